@@ -1,0 +1,74 @@
+"""Values that have the right type and would still fail later."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+Rule = Callable[[Any], str | None]
+"""Says what is wrong with a value ("must be ..."), or None."""
+
+_MOST = 2**31 - 1
+
+
+def problem(key: str, value: Any) -> str | None:
+    """What is wrong with the value of a core key, or None. Null values are not asked about."""
+    if isinstance(value, str) and not value.strip():
+        return "must not be empty"
+    rule = _RULES.get(key)
+    return rule(value) if rule else None
+
+
+def _integer(low: int, high: int = _MOST) -> Rule:
+    def rule(value: Any) -> str | None:
+        if low <= value <= high:
+            return None
+        bound = f"at least {low}" if value < low else f"at most {high}"
+        return f"must be {bound}, not {value}"
+
+    return rule
+
+
+def _fraction(value: Any) -> str | None:
+    return None if 0 < value <= 1 else f"must be above 0 and at most 1, not {value}"
+
+
+def _seconds(value: Any) -> str | None:
+    return None if math.isfinite(value) and value >= 0 else f"must be a number of seconds from 0 up, not {value}"
+
+
+def _device(value: Any) -> str | None:
+    if re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
+        return None
+    return f"must be auto, cpu, cuda or cuda:N, not '{value}'"
+
+
+def _unavailable(value: Any) -> str | None:
+    return "true is not available in this version; leave it out or set it to false" if value else None
+
+
+def _api_key(value: Any) -> str | None:
+    if re.fullmatch(r"[!-~]+", value):
+        return None
+    return "must be printable ASCII without spaces: no HTTP client could send it"
+
+
+_RULES: dict[str, Rule] = {
+    "model.max_context": _integer(1),
+    "cache.page_size": _integer(1),
+    "engine.device": _device,
+    "engine.memory_fraction": _fraction,
+    "engine.max_running_requests": _integer(1),
+    "engine.max_total_tokens": _integer(1),
+    "engine.max_batch_tokens": _integer(1),
+    "engine.cuda_graphs": _unavailable,
+    "engine.overlap": _unavailable,
+    "engine.seed": _integer(-(2**63), 2**64 - 1),
+    "server.port": _integer(0, 65535),
+    "server.api_key": _api_key,
+    "server.max_queued_requests": _integer(1),
+    "server.max_body_bytes": _integer(1, 2**63 - 1),
+    "server.drain_seconds": _seconds,
+}

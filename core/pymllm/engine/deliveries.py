@@ -1,0 +1,61 @@
+"""Hands outputs to whoever waits for them, and makes sure that everybody gets exactly one last output."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from pymllm.engine.client import Deliver
+from pymllm.engine.messages import TokenOutput
+from pymllm.errors import EngineDeadError, RequestError
+
+log = logging.getLogger(__name__)
+
+
+class Deliveries:
+    """Open requests and their receivers. All methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._receivers: dict[str, Deliver] = {}
+        self._lock = threading.Lock()
+        self._error: EngineDeadError | None = None
+
+    @property
+    def accepting(self) -> bool:
+        """False after ``close``."""
+        return self._error is None
+
+    def open(self, request_id: str, deliver: Deliver) -> None:
+        """Register a receiver. Raises EngineDeadError after ``close``, RequestError for an id in use."""
+        with self._lock:
+            if self._error is not None:
+                raise EngineDeadError(str(self._error))
+            if request_id in self._receivers:
+                raise RequestError(f"request id '{request_id}' is in use", "request_id")
+            self._receivers[request_id] = deliver
+
+    def deliver(self, outputs: list[TokenOutput]) -> None:
+        """Pass outputs on, in order. A receiver that raises loses its output, nobody else's."""
+        for output in outputs:
+            with self._lock:
+                last = output.finish_reason is not None
+                receiver = self._receivers.pop(output.id, None) if last else self._receivers.get(output.id)
+            if receiver is not None:
+                _call(receiver, output)
+
+    def close(self, error: EngineDeadError, *, aborted: bool) -> None:
+        """End every open request: as aborted if the engine was closed, with the error if it failed."""
+        with self._lock:
+            self._error = self._error or error
+            left, self._receivers = self._receivers, {}
+        for request_id, receiver in left.items():
+            reason = "abort" if aborted else "error"
+            message = None if aborted else str(error)
+            _call(receiver, TokenOutput(id=request_id, finish_reason=reason, error=message))
+
+
+def _call(receiver: Deliver, output: TokenOutput) -> None:
+    try:
+        receiver(output)
+    except Exception:
+        log.exception("the receiver of request %s failed", output.id)

@@ -1,0 +1,128 @@
+"""What changes logits before a token is chosen: logit_bias, min_tokens, and the three penalties."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pymllm.engine.transfer import to_device
+
+if TYPE_CHECKING:
+    from pymllm.engine.sampling_batch import SampleRow
+
+_INF = float("inf")
+
+
+class TokenHistory:
+    """The tokens of one request, counted as its answer grows (only the new ones at each step)."""
+
+    def __init__(self, prompt_ids: Sequence[int], vocab_size: int) -> None:
+        prompt = np.unique(np.asarray(prompt_ids, dtype=np.int64))
+        self._vocab_size = vocab_size
+        self._prompt = prompt[(prompt >= 0) & (prompt < vocab_size)]
+        self._counts: dict[int, int] = {}
+        self._counted = 0
+
+    def update(self, output_ids: Sequence[int]) -> None:
+        """Count what was appended to ``output_ids`` since the last call (an answer only grows)."""
+        if len(output_ids) < self._counted:
+            self._counts, self._counted = {}, 0
+        for token in output_ids[self._counted :]:
+            if 0 <= token < self._vocab_size:
+                self._counts[token] = self._counts.get(token, 0) + 1
+        self._counted = len(output_ids)
+
+    def output(self) -> tuple[np.ndarray, np.ndarray]:
+        """Distinct tokens of the answer, int64, and how often each occurs, float32."""
+        size = len(self._counts)
+        ids = np.fromiter(self._counts.keys(), np.int64, size)
+        return ids, np.fromiter(self._counts.values(), np.float32, size)
+
+    def seen(self) -> np.ndarray:
+        """Tokens of the prompt and the answer, int64; one may occur twice."""
+        return np.concatenate([self._prompt, self.output()[0]])
+
+
+class _Entries:
+    """Pairs (place in the flattened logits, value), collected row by row."""
+
+    def __init__(self) -> None:
+        self.places: list[np.ndarray] = []
+        self.values: list[np.ndarray] = []
+
+    def add(self, row: int, vocab_size: int, ids: np.ndarray, values: np.ndarray | float) -> None:
+        self.places.append(ids + row * vocab_size)
+        self.values.append(np.broadcast_to(np.float32(values), ids.shape))
+
+
+@dataclass(frozen=True)
+class LogitEdits:
+    """Sparse changes to logits [S, V]; places index the flattened tensor.
+
+    Each is a pair (places int64, values float32). add: biases and the -inf of forbidden end tokens.
+    repetition: penalties. subtract: presence and frequency penalties.
+    """
+
+    add: tuple[Tensor, Tensor]
+    repetition: tuple[Tensor, Tensor]
+    subtract: tuple[Tensor, Tensor]
+
+    @classmethod
+    def collect(cls, rows: Sequence[SampleRow], vocab_size: int, device: torch.device) -> LogitEdits | None:
+        """What the rows ask for now, or None. Raises ValueError for a logit_bias outside the vocabulary
+        (the engine refuses such a request at the door)."""
+        groups = (_Entries(), _Entries(), _Entries())
+        for index, row in enumerate(rows):
+            if row.edited:
+                _collect_row(index, row, vocab_size, *groups)
+        lengths = [sum(map(len, group.places)) for group in groups]
+        if not any(lengths):
+            return None
+        places = to_device(np.concatenate([p for group in groups for p in group.places]), device)
+        values = to_device(np.concatenate([v for group in groups for v in group.values]), device)
+        return cls(*zip(places.split(lengths), values.split(lengths)))
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """logits: [S, V] -> a changed float32 copy. A NaN stays one, also under a mask."""
+        edited = logits.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+        flat = edited.view(-1)
+        places, values = self.add
+        flat.index_add_(0, places, values)
+        places, values = self.repetition
+        if len(places):
+            # A place given twice gets the same value twice: both are computed before either is stored.
+            old = flat[places]
+            flat[places] = torch.where(old > 0, old / values, old * values)
+        places, values = self.subtract
+        flat.index_add_(0, places, values, alpha=-1)
+        return edited
+
+
+def _collect_row(
+    index: int, row: SampleRow, vocab_size: int, add: _Entries, repetition: _Entries, subtract: _Entries
+) -> None:
+    params = row.params
+    if params.logit_bias:
+        size = len(params.logit_bias)
+        ids = np.fromiter(params.logit_bias.keys(), np.int64, size)
+        if ids.min() < 0 or ids.max() >= vocab_size:
+            raise ValueError(f"logit_bias holds a token id outside the vocabulary of {vocab_size}")
+        add.add(index, vocab_size, ids, np.fromiter(params.logit_bias.values(), np.float32, size))
+    if row.position < params.min_tokens:
+        ends = np.array([i for i in set(row.end_token_ids) if 0 <= i < vocab_size], dtype=np.int64)
+        add.add(index, vocab_size, ends, -_INF)
+    penalized = params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
+    if params.repetition_penalty == 1.0 and not penalized:
+        return
+    history = row.update_history(vocab_size)
+    if params.repetition_penalty != 1.0:
+        assert params.repetition_penalty is not None, "sampling params come with defaults filled"
+        repetition.add(index, vocab_size, history.seen(), params.repetition_penalty)
+    if penalized:
+        ids, counts = history.output()
+        subtract.add(index, vocab_size, ids, params.presence_penalty + params.frequency_penalty * counts)

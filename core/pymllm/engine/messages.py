@@ -1,0 +1,118 @@
+"""What passes between an engine client and an engine: plain msgspec structs, one message a step."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from pymllm.sampling import SamplingParams
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class Media(msgspec.Struct, frozen=True):
+    """Tokens [start, start + length) stand for an image or video with this content digest."""
+
+    start: int
+    length: int
+    digest: bytes
+
+
+class EngineRequest(msgspec.Struct, kw_only=True):
+    """One prompt to continue once (``n`` was fanned out before).
+
+    id: unique among open requests. sampling: with defaults filled. eos_token_ids: end tokens that
+    ``ignore_eos`` switches off (already empty if it is set; sampling.stop_token_ids stay apart).
+    namespace: part of the cache key. priority: higher is preempted and evicted later.
+    arrival: time.monotonic() at the door, seconds.
+    """
+
+    id: str
+    token_ids: list[int]
+    sampling: SamplingParams
+    eos_token_ids: list[int] = []
+    media: list[Media] = []
+    namespace: str = ""
+    priority: int = 0
+    arrival: float = 0.0
+
+
+class TokenLogprobs(msgspec.Struct):
+    """logprob: of the token itself; top: token id -> log-probability of the likeliest, best first."""
+
+    logprob: float
+    top: dict[int, float]
+
+
+class TokenOutput(msgspec.Struct, kw_only=True):
+    """What a step brought for one request.
+
+    token_ids: new tokens (an end token included). logprobs: one per new token, if asked for.
+    prompt_logprobs: once, with the first token: one per prompt token, None for the first.
+    finish_reason: set on the last output of a request. stop_token: the end token that stopped it.
+    cached_tokens: prompt tokens taken from the prefix cache. queue_seconds: from arrival to first being
+    scheduled; both on the first output. error: a sentence, with finish_reason "error".
+    """
+
+    id: str
+    token_ids: list[int] = []
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    finish_reason: FinishReason | None = None
+    stop_token: int | None = None
+    cached_tokens: int = 0
+    queue_seconds: float = 0.0
+    error: str | None = None
+
+
+class EngineStats(msgspec.Struct, kw_only=True):
+    """A snapshot, sent with every step. Counts of requests and pages now; ``total_*`` since the start."""
+
+    running: int = 0
+    waiting: int = 0
+    pages_used: int = 0
+    pages_cached: int = 0
+    pages_free: int = 0
+    total_steps: int = 0
+    total_prompt_tokens: int = 0
+    total_cached_tokens: int = 0
+    total_generated_tokens: int = 0
+    total_preemptions: int = 0
+    total_evicted_pages: int = 0
+
+
+class PluginChoice(msgspec.Struct, kw_only=True):
+    """Which plugin serves a kind, and why it was chosen."""
+
+    kind: str
+    name: str
+    distribution: str
+    version: str
+    reason: str
+
+
+class EngineInfo(msgspec.Struct, kw_only=True):
+    """Facts of a started engine. Sizes in tokens, pages and bytes.
+
+    max_context: most tokens of prompt and answer together. capacity_tokens: of the whole KV pool; one
+    request can use at most ``max_request_tokens``.
+    """
+
+    model: str
+    architecture: str
+    dtype: str
+    device: str
+    vocab_size: int
+    max_context: int
+    max_request_tokens: int
+    capacity_tokens: int
+    page_size: int
+    pages: int
+    page_bytes: int
+    weight_bytes: int
+    step_peak_bytes: int
+    max_batch_tokens: int
+    max_running_requests: int
+    parameters: int
+    choices: list[PluginChoice]

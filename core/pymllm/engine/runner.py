@@ -1,0 +1,70 @@
+"""Runs the model on a step plan and draws the next tokens."""
+
+from __future__ import annotations
+
+import torch
+
+from pymllm.engine.batch import forward_batch, sample_row
+from pymllm.engine.messages import TokenLogprobs
+from pymllm.engine.plan import ItemResult, StepItem, StepPlan
+from pymllm.engine.sampler import prompt_logprobs, sample
+from pymllm.engine.sampling_batch import SamplingBatch
+from pymllm.interfaces.attention import AttentionBackend
+from pymllm.interfaces.model import Model
+
+PROMPT_LOGPROB_ROWS = 64
+"""Prompt rows whose logits exist at a time (64 x 151,936 x 4 bytes = 39 MB)."""
+
+
+class Runner:
+    """The model, its attention backend and the sampler on one device. Knows nothing of scheduling."""
+
+    def __init__(self, model: Model, attention: AttentionBackend, *, vocab_size: int) -> None:
+        self._model = model
+        self._attention = attention
+        self._vocab_size = vocab_size
+
+    @torch.inference_mode()
+    def run(self, plan: StepPlan) -> list[ItemResult]:
+        """Compute a step; one result per item. Raises whatever the model raises; running the same plan
+        again is safe, since KV is written to the same slots."""
+        hidden, logits = self.forward(plan)
+        rows = [sample_row(item.request) for item in plan.items if item.samples]
+        results = [ItemResult() for _ in plan.items]
+        if rows:
+            samples = sample(logits, SamplingBatch.build(rows, self._vocab_size, logits.device))
+            tokens, logprobs = samples.to_host()
+            sampled = [result for result, item in zip(results, plan.items) if item.samples]
+            for result, token, logprob, valid in zip(sampled, tokens, logprobs, samples.valid.tolist()):
+                result.token, result.logprobs, result.valid = token, logprob, valid
+        self._add_prompt_logprobs(plan, hidden, results)
+        return results
+
+    @torch.inference_mode()
+    def forward(self, plan: StepPlan) -> tuple[torch.Tensor, torch.Tensor]:
+        """Hidden states [T, C] of all tokens and logits [S, V] of the items that sample."""
+        context = self._attention.context
+        batch = forward_batch(plan, context.page_size, context.device)
+        self._attention.plan(batch.attention)
+        hidden = self._model(batch)
+        return hidden, self._model.logits(hidden.index_select(0, batch.logit_rows))
+
+    def _add_prompt_logprobs(self, plan: StepPlan, hidden: torch.Tensor, results: list[ItemResult]) -> None:
+        first = 0
+        for item, result in zip(plan.items, results):
+            if item.request.wants_prompt_logprobs:
+                result.prompt_logprobs = self._prompt_logprobs(item, hidden[first : first + item.count])
+            first += item.count
+
+    def _prompt_logprobs(self, item: StepItem, hidden: torch.Tensor) -> list[TokenLogprobs]:
+        """Log-probabilities of the prompt tokens that follow the item's tokens."""
+        prompt = item.request.spec.token_ids
+        targets = prompt[item.start + 1 : item.start + item.count + 1]
+        wanted = item.request.spec.sampling.prompt_logprobs
+        assert wanted is not None, "only asked for requests that want them"
+        found: list[TokenLogprobs] = []
+        for i in range(0, len(targets), PROMPT_LOGPROB_ROWS):
+            part = targets[i : i + PROMPT_LOGPROB_ROWS]
+            logits = self._model.logits(hidden[i : i + len(part)])
+            found += prompt_logprobs(logits, torch.tensor(part, device=logits.device), wanted)
+        return found

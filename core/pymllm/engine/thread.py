@@ -1,0 +1,91 @@
+"""An engine in a thread of this process: for offline use, CPUs, debugging, and the smallest memory."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from pymllm.engine.admission import check
+from pymllm.engine.client import Deliver, EngineClient
+from pymllm.engine.deliveries import Deliveries
+from pymllm.engine.engine import Engine
+from pymllm.engine.messages import EngineInfo, EngineRequest, EngineStats
+from pymllm.errors import EngineDeadError
+
+log = logging.getLogger(__name__)
+
+
+class ThreadClient(EngineClient):
+    """Builds an engine on a new thread and steps it there until ``close``.
+
+    build: makes the engine; it runs on the engine's thread, and what it raises the constructor raises.
+    """
+
+    def __init__(self, build: Callable[[], Engine]) -> None:
+        self._commands: queue.SimpleQueue[Callable[[Engine], None] | None] = queue.SimpleQueue()
+        self._deliveries = Deliveries()
+        self._stats = EngineStats()
+        started: Future[EngineInfo] = Future()
+        self._thread = threading.Thread(target=self._main, args=(build, started), name="pymllm-engine", daemon=True)
+        self._thread.start()
+        self.info = started.result()
+
+    def submit(self, request: EngineRequest, deliver: Deliver) -> None:
+        check(request, self.info)
+        self._deliveries.open(request.id, deliver)
+        self._commands.put(lambda engine: engine.submit(request))
+
+    def abort(self, request_id: str) -> None:
+        self._commands.put(lambda engine: engine.abort(request_id))
+
+    def stats(self) -> EngineStats:
+        return self._stats
+
+    def reset_cache(self) -> int:
+        dropped: Future[int] = Future()
+        self._commands.put(lambda engine: dropped.set_result(engine.reset_cache()))
+        return dropped.result()
+
+    @property
+    def alive(self) -> bool:
+        return self._deliveries.accepting
+
+    def close(self) -> None:
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._commands.put(None)
+            self._thread.join()
+
+    def _main(self, build: Callable[[], Engine], started: Future[EngineInfo]) -> None:
+        try:
+            engine = build()
+            self._stats = engine.stats()
+        except BaseException as error:
+            started.set_exception(error)
+            return
+        started.set_result(engine.info)
+        reason = "the engine was closed"
+        try:
+            while self._take_commands(engine):
+                outputs = engine.step()
+                self._stats = engine.stats()
+                self._deliveries.deliver(outputs)
+        except BaseException as error:
+            log.exception("the engine failed")
+            reason = f"the engine failed: {type(error).__name__}: {error}"
+        finally:
+            self._deliveries.close(EngineDeadError(reason), aborted=reason == "the engine was closed")
+
+    def _take_commands(self, engine: Engine) -> bool:
+        """Carry out what was asked meanwhile; waits while there is nothing to compute. False: stop."""
+        while True:
+            try:
+                command = self._commands.get(block=not engine.has_work)
+            except queue.Empty:
+                return True
+            if command is None:
+                return False
+            command(engine)
+            self._stats = engine.stats()

@@ -1,0 +1,94 @@
+"""The engine process: ``python -m pymllm.engine.worker COMMANDS RESULTS`` with two ZeroMQ addresses.
+
+It ends when it is told to, or when its standard input closes: the parent holds the other end, so no engine
+outlives a parent that was killed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+
+import zmq
+
+from pymllm.engine import wire
+from pymllm.engine.engine import Engine
+from pymllm.errors import PymllmError
+
+log = logging.getLogger(__name__)
+
+
+def main(commands_address: str, results_address: str) -> int:
+    """Build the engine that the first message describes, say so, and step it until told to stop."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    context = zmq.Context()
+    commands, results = context.socket(zmq.PULL), context.socket(zmq.PUSH)
+    for socket in (commands, results):
+        socket.set_hwm(0)
+        socket.linger = 2000
+    commands.connect(commands_address)
+    results.connect(results_address)
+    try:
+        engine = _build(commands, results)
+        if engine is None:
+            return 1
+        _serve(engine, commands, results)
+    except Exception as error:
+        log.exception("the engine failed")
+        _send(results, wire.Failed("EngineDeadError", f"the engine failed: {type(error).__name__}: {error}"))
+        return 1
+    finally:
+        context.destroy()
+    return 0
+
+
+def _die_with_parent() -> None:
+    while os.read(0, 1024):
+        pass
+    os._exit(0)
+
+
+def _send(socket: zmq.Socket[bytes], message: wire.FromEngine) -> None:
+    socket.send(wire.encoder.encode(message))
+
+
+def _build(commands: zmq.Socket[bytes], results: zmq.Socket[bytes]) -> Engine | None:
+    """The engine, or None when it could not be built and the reason was sent."""
+    start = wire.to_engine.decode(commands.recv())
+    assert isinstance(start, wire.Start), "the first message starts the engine"
+    try:
+        from pymllm.compose import compose
+        from pymllm.engine.assemble import assemble
+        from pymllm.log import setup_logging
+
+        config = compose(start.config)
+        setup_logging(config.log.level)
+        engine = assemble(config, progress=start.progress)
+    except PymllmError as error:
+        _send(results, wire.Failed(type(error).__name__, str(error)))
+        return None
+    _send(results, wire.Ready(engine.info))
+    return engine
+
+
+def _serve(engine: Engine, commands: zmq.Socket[bytes], results: zmq.Socket[bytes]) -> None:
+    while True:
+        while not engine.has_work or commands.poll(0):
+            message = wire.to_engine.decode(commands.recv())
+            if isinstance(message, wire.Submit):
+                engine.submit(message.request)
+            elif isinstance(message, wire.Abort):
+                engine.abort(message.id)
+            elif isinstance(message, wire.ResetCache):
+                _send(results, wire.CacheReset(engine.reset_cache()))
+            elif isinstance(message, wire.Stop):
+                return
+        _send(results, wire.Stepped(engine.step(), engine.stats()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

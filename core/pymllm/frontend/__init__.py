@@ -1,0 +1,1 @@
+"""The frontend: prompts in, text out (chat templates, detokenization, stop strings)."""

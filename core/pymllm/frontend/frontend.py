@@ -1,0 +1,216 @@
+"""Prompts in, text out: what stands between whoever asks (server, offline API) and an engine client."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from pymllm.engine import admission
+from pymllm.engine.client import EngineClient
+from pymllm.engine.messages import EngineRequest, TokenOutput
+from pymllm.errors import EngineDeadError, RequestError
+from pymllm.frontend.answer import Answer
+from pymllm.frontend.chat import Message, check_text, render_chat
+from pymllm.frontend.detokenizer import Detokenizer
+from pymllm.frontend.generation import DeltaSink
+from pymllm.frontend.stop import StopMatcher, StopStrings
+from pymllm.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
+
+
+class Generation:
+    """A prompt that is being answered (``n`` times). Its deltas go to the sink it was started with."""
+
+    def __init__(self, client: EngineClient, id: str, token_ids: list[int], answers: list[Answer], sink: DeltaSink):
+        self.id = id
+        self.prompt_token_ids = token_ids
+        self._client = client
+        self._answers = answers
+        self._sink = sink
+        self._dropped = False
+
+    def abort(self) -> None:
+        """End what is still open: each open answer gets a last delta with finish_reason "abort". Idempotent."""
+        for answer in self._answers:
+            if not answer.finished:
+                self._abort(answer)
+
+    def submit(self, requests: Sequence[EngineRequest]) -> None:
+        """Queue one request an answer. If one is refused, the earlier ones are aborted, the sink hears
+        nothing more, and the error is raised."""
+        for count, (answer, request) in enumerate(zip(self._answers, requests)):
+            try:
+                self._client.submit(request, self._receiver(answer))
+            except BaseException:
+                self._dropped = True
+                for earlier in self._answers[:count]:
+                    self._abort(earlier)
+                raise
+
+    def _receiver(self, answer: Answer) -> Callable[[TokenOutput], None]:
+        return lambda output: self._receive(answer, output)
+
+    def _receive(self, answer: Answer, output: TokenOutput) -> None:
+        if answer.finished or self._dropped:
+            return
+        try:
+            delta = answer.take(output)
+        except Exception as error:  # one answer's failure must not reach the engine's thread and the others
+            logger.exception("request %s failed in the frontend", answer.id)
+            delta = answer.fail(f"the answer could not be decoded: {error}")
+        if answer.finished and output.finish_reason is None:
+            self._abort(answer)
+        self._sink(delta)
+
+    def _abort(self, answer: Answer) -> None:
+        with contextlib.suppress(EngineDeadError):  # a dead engine has ended all its requests
+            self._client.abort(answer.id)
+
+
+class Frontend:
+    """Tokenizes, validates, fans out, detokenizes and stops. All methods may be called from any thread."""
+
+    def __init__(
+        self,
+        client: EngineClient,
+        tokenizer: PreTrainedTokenizerBase | None,
+        *,
+        generation_defaults: Mapping[str, Any],
+        eos_token_ids: list[int],
+        model_name: str,
+    ) -> None:
+        """tokenizer: None serves token ids only; the text of every answer is empty.
+        generation_defaults: the checkpoint's generation_config.json. eos_token_ids: the model's end tokens.
+        """
+        self.client = client
+        self.tokenizer = tokenizer
+        self.model_name = model_name
+        self.eos_token_ids = list(eos_token_ids)
+        self._defaults = dict(generation_defaults)
+        self._detokenizer = Detokenizer(tokenizer) if tokenizer is not None else None
+        if tokenizer is not None:
+            # The first call undoes truncation and padding that a tokenizer.json may carry; from then on
+            # calls change nothing, so threads may share the tokenizer.
+            tokenizer("", verbose=False)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text. Raises RequestError without a tokenizer or for text that is not Unicode."""
+        if self.tokenizer is None:
+            raise RequestError("this model has no tokenizer, so a prompt must be a list of token ids", "prompt")
+        if not isinstance(text, str):
+            raise RequestError("a prompt must be a string or a list of token ids", "prompt")
+        check_text(text, "prompt")
+        return list(self.tokenizer(text, add_special_tokens=add_special_tokens, verbose=False)["input_ids"])
+
+    def decode(self, ids: list[int], *, skip_special_tokens: bool = False) -> str:
+        """Text of token ids. Raises RequestError without a tokenizer or for ids outside the vocabulary."""
+        if self._detokenizer is None:
+            raise RequestError("this model has no tokenizer, so token ids have no text", "tokens")
+        _check_integers(ids, "tokens")
+        vocab = self.client.info.vocab_size
+        if ids and not 0 <= min(ids) <= max(ids) < vocab:
+            raise RequestError(f"tokens must be from 0 to {vocab - 1}", "tokens")
+        return self._detokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+
+    def chat_ids(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_kwargs: Mapping[str, Any] | None = None,
+        chat_template: str | None = None,
+    ) -> list[int]:
+        """Token ids of a conversation; see :func:`pymllm.frontend.chat.render_chat`."""
+        return render_chat(
+            self.tokenizer,
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            template_kwargs=template_kwargs,
+            chat_template=chat_template,
+        )
+
+    def check(self, token_ids: list[int], params: SamplingParams) -> None:
+        """Raises the RequestError that :meth:`start` would raise, without starting anything."""
+        self._prepare("check", token_ids, params, 0, "")
+
+    def start(
+        self,
+        token_ids: list[int],
+        params: SamplingParams,
+        sink: DeltaSink,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+        namespace: str = "",
+    ) -> Generation:
+        """Answer a prompt ``params.n`` times; answer i is the engine request "<id>-<i>" with seed + i.
+
+        sink: gets the deltas, each answer's last one with a finish_reason; it may be called before this
+        returns. Raises RequestError for what can never be answered (with the numbers), QueueFullError and
+        EngineDeadError as the client does; then nothing of the prompt runs and the sink hears nothing.
+        """
+        id = request_id or uuid.uuid4().hex
+        requests, stops = self._prepare(id, token_ids, params, priority, namespace)
+        answers = [self._answer(request.id, index, params, stops) for index, request in enumerate(requests)]
+        generation = Generation(self.client, id, list(token_ids), answers, sink)
+        generation.submit(requests)
+        return generation
+
+    def _prepare(
+        self, id: str, token_ids: list[int], params: SamplingParams, priority: int, namespace: str
+    ) -> tuple[list[EngineRequest], StopStrings | None]:
+        _check_integers(token_ids, "prompt")
+        stops = StopStrings(params.stop_strings) if params.stop_strings else None
+        if stops is not None and self.tokenizer is None:
+            raise RequestError("this model has no tokenizer, so stop strings can never match", "stop")
+        filled = params.with_defaults(self._defaults)
+        requests = [
+            EngineRequest(
+                id=f"{id}-{index}",
+                token_ids=list(token_ids),
+                sampling=_nth(filled, index),
+                eos_token_ids=[] if params.ignore_eos else list(self.eos_token_ids),
+                namespace=namespace,
+                priority=priority,
+                arrival=time.monotonic(),
+            )
+            for index in range(params.n)
+        ]
+        admission.check(requests[0], self.client.info)
+        return requests, stops
+
+    def _answer(self, id: str, index: int, params: SamplingParams, stops: StopStrings | None) -> Answer:
+        stream = None
+        if self._detokenizer is not None:
+            stream = self._detokenizer.stream(skip_special_tokens=params.skip_special_tokens)
+        matcher = None
+        if stops is not None:
+            matcher = StopMatcher(stops, include=params.include_stop_str_in_output)
+        return Answer(id, index, stream, matcher, params.min_tokens)
+
+
+def _nth(params: SamplingParams, index: int) -> SamplingParams:
+    """Answer ``index``'s share: its own seed, and the prompt's log-probabilities once only."""
+    if index == 0:
+        return params
+    seed = params.seed
+    if seed is not None:
+        seed = seed + index if seed + index < 2**64 else seed + index - 2**64
+    return msgspec.structs.replace(params, seed=seed, prompt_logprobs=None)
+
+
+def _check_integers(ids: object, field: str) -> None:
+    if not isinstance(ids, list) or any(type(token) is not int for token in ids):
+        raise RequestError(f"{field} must be a list of token ids (integers)", field)

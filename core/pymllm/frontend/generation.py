@@ -1,0 +1,39 @@
+"""The words of the frontend: what it is asked for, and what it answers while tokens arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pymllm.engine.messages import FinishReason, TokenLogprobs
+
+Prompt = str | list[int]
+"""Text (tokenized with the model's special tokens) or token ids (taken as they are)."""
+
+
+@dataclass(slots=True)
+class Delta:
+    """News of one answer (``index`` below ``n``) of one prompt.
+
+    text: new text; never half a character, never part of a stop string that may yet complete.
+    token_ids, logprobs: the tokens that arrived, one logprobs entry each if asked for. A token's text may
+    come in a later delta. prompt_logprobs: once, on the first delta of index 0.
+    finish_reason: set on the last delta of this index, always exactly one. stop_reason: the stop string
+    or token id that ended it, if one did. error: a sentence, with finish_reason "error".
+    cached_tokens, queue_seconds: on the first delta of an index (as in TokenOutput).
+    """
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: int | str | None = None
+    cached_tokens: int = 0
+    queue_seconds: float = 0.0
+    error: str | None = None
+
+
+DeltaSink = Callable[[Delta], None]
+"""Receives deltas on the engine client's thread. It must be quick and must not raise."""

@@ -1,0 +1,203 @@
+"""The contract of an attention backend.
+
+A backend owns the layout of the paged KV cache and everything that touches it. The core decides which
+pages a request has; the backend decides what a page is.
+
+Rules:
+- ``factory(options, context)`` builds a backend from its options and an :class:`AttentionContext`.
+- Pages are numbered from 0. **Page 0 is scrap**: padded rows write there, nothing is ever read from it.
+- A slot is ``page * page_size + offset``: the place of one token.
+- ``plan`` is called once before the layers of a step run; ``forward`` once per layer and step.
+- A token attends to the tokens of its own request at positions up to its own (causal), whatever else
+  is in the flat batch.
+
+Shape suffixes: T tokens of the step, R requests of the step, H query heads, K key/value heads, D head
+size, P pages in a row of the page table.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class KVGroup:
+    """A memory group: full-attention layers of one shape. All such groups share the page numbering.
+
+    layers: how many attention layers. kv_heads, head_dim: their KV shape.
+    """
+
+    name: str
+    layers: int
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True)
+class AttentionContext:
+    """What a backend is built for. dtype: of activations; page_size: tokens; groups: by name."""
+
+    device: torch.device
+    dtype: torch.dtype
+    page_size: int
+    groups: Mapping[str, KVGroup]
+
+
+@dataclass(frozen=True)
+class AttentionCapabilities:
+    """What a backend can do; a fact of the class, asked before one is built.
+
+    devices: torch device types. dtypes: of activations and cache. page_sizes, head_dims: None is "any".
+    graph_capture: ``forward`` may be captured in a CUDA graph. mixed_batches: prefill chunks and decodes
+    may share a step.
+    """
+
+    devices: frozenset[str]
+    dtypes: frozenset[torch.dtype]
+    page_sizes: frozenset[int] | None = None
+    head_dims: frozenset[int] | None = None
+    graph_capture: bool = False
+    mixed_batches: bool = True
+
+    def refuse(self, context: AttentionContext) -> str | None:
+        """One line that says why a backend cannot serve this context, or None if it can."""
+        if context.device.type not in self.devices:
+            return f"runs on {', '.join(sorted(self.devices))}, not on {context.device.type}"
+        if context.dtype not in self.dtypes:
+            return f"does not support {context.dtype}"
+        if self.page_sizes is not None and context.page_size not in self.page_sizes:
+            sizes = ", ".join(map(str, sorted(self.page_sizes)))
+            return f"does not support cache.page_size {context.page_size} (it can: {sizes})"
+        for group in context.groups.values():
+            if self.head_dims is not None and group.head_dim not in self.head_dims:
+                sizes = ", ".join(map(str, sorted(self.head_dims)))
+                return f"does not support head size {group.head_dim} (it can: {sizes})"
+        return None
+
+
+@dataclass
+class AttentionBatch:
+    """The flat batch of a step as attention sees it. Requests lie one after another.
+
+    query_lens: [R] host; new tokens of each request, >= 1 (1 for a decode).
+    context_lens: [R] host; tokens each request has after this step, new ones included.
+    query_starts: [R + 1] int32, device; first row of each request in the flat batch, then T.
+    context_lens_d: [R] int32, device; context_lens.
+    page_table: [R, P] int32, device; page i of a row holds positions i * page_size and on; unused 0.
+    slots: [T] int64, device; where each token's K and V are written.
+    """
+
+    query_lens: Sequence[int]
+    context_lens: Sequence[int]
+    query_starts: Tensor
+    context_lens_d: Tensor
+    page_table: Tensor
+    slots: Tensor
+
+    @property
+    def decode_only(self) -> bool:
+        """Whether every request has exactly one new token."""
+        return len(self.query_lens) == len(self.slots)
+
+
+class Norm(Protocol):
+    """RMS norm over the last axis: weight [D], eps; callable."""
+
+    weight: Any
+    eps: float
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+
+class Rotary(Protocol):
+    """Rotary embedding. cos_sin: [positions, rotary_dim] float32, cosines then sines, half each;
+    rotary_dim: rotated leading part of a head; callable on q [T, H, D], k [T, K, D], positions [T]."""
+
+    cos_sin: Any
+    rotary_dim: int
+
+    def __call__(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]: ...
+
+
+class AttentionLayer(Protocol):
+    """What a backend may know of a layer. index: within its group; scale: of q k^T; q_norm, k_norm:
+    per-head norms before rotation, or None; rope: rotation, or None (no position encoding)."""
+
+    group: str
+    index: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    q_norm: Any
+    k_norm: Any
+    rope: Any
+
+
+class AttentionBackend(ABC):
+    """Base of every backend. Subclasses implement the abstract methods; ``produce`` and ``forward`` have
+    a default that composes the parts and may be overridden by fused kernels."""
+
+    capabilities: AttentionCapabilities
+
+    def __init__(self, context: AttentionContext) -> None:
+        self.context = context
+
+    @abstractmethod
+    def page_bytes(self, group: KVGroup) -> int:
+        """Bytes that one page takes in all layers of a group, K and V and whatever belongs to them."""
+
+    @abstractmethod
+    def allocate(self, group: KVGroup, pages: int) -> None:
+        """Allocate the cache of a group: ``pages`` pages, page 0 included. Replaces an earlier one.
+        Memory need not be initialized. Raises MemoryError or torch.OutOfMemoryError."""
+
+    @abstractmethod
+    def plan(self, batch: AttentionBatch) -> None:
+        """Prepare a step: called once, before the layers' ``forward``. The batch must stay unchanged."""
+
+    @abstractmethod
+    def write(self, layer: AttentionLayer, k: Tensor, v: Tensor) -> None:
+        """Store k and v, [T, K, D] each (k already rotated), in the planned batch's slots."""
+
+    @abstractmethod
+    def attend(self, layer: AttentionLayer, q: Tensor) -> Tensor:
+        """Attention of q, [T, H, D] (already rotated), over the cache -> [T, H, D]."""
+
+    @abstractmethod
+    def copy_pages(self, source: Sequence[int], target: Sequence[int]) -> None:
+        """Copy whole pages, in every group and layer. The two lists have one length and do not overlap."""
+
+    @abstractmethod
+    def varlen(self, q: Tensor, k: Tensor, v: Tensor, starts: Sequence[int], scale: float) -> Tensor:
+        """Unpaged, non-causal attention inside each sequence of a packed batch (vision towers).
+
+        q: [T, H, D]; k, v: [T, K, D]; starts: [N + 1] host, row bounds of the N sequences -> [T, H, D].
+        """
+
+    def produce(self, layer: AttentionLayer, qkv: Tensor, positions: Tensor) -> Tensor:
+        """Norm q and k, rotate them, write k and v -> q [T, H, D]. qkv: [T, (H + 2 K) D], q then k then v.
+
+        Override to fuse: only the backend knows the layout it writes.
+        """
+        heads, kv_heads, size = layer.heads, layer.kv_heads, layer.head_dim
+        q, k, v = qkv.view(-1, heads + 2 * kv_heads, size).split([heads, kv_heads, kv_heads], dim=1)
+        if layer.q_norm is not None:
+            q = layer.q_norm(q)
+        if layer.k_norm is not None:
+            k = layer.k_norm(k)
+        if layer.rope is not None:
+            q, k = layer.rope(q, k, positions)
+        self.write(layer, k, v)
+        return q
+
+    def forward(self, layer: AttentionLayer, qkv: Tensor, positions: Tensor) -> Tensor:
+        """A whole attention layer between its two projections: qkv [T, (H + 2 K) D] -> [T, H D]."""
+        q = self.produce(layer, qkv, positions)
+        return self.attend(layer, q).reshape(-1, layer.heads * layer.head_dim)

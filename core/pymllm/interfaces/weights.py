@@ -1,0 +1,75 @@
+"""The declarative name map: which checkpoint tensor fills which part of which parameter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Binding:
+    """One checkpoint tensor's destination.
+
+    shape: the shape the checkpoint tensor must have.
+    load: takes the tensor as read (CPU, the checkpoint's dtype) and stores it.
+    """
+
+    shape: tuple[int, ...]
+    load: Callable[[Tensor], None]
+
+
+class WeightMap:
+    """Checkpoint tensor name -> binding, collected while the layers are built.
+
+    A layer binds each name it reads; a fused projection binds one name per shard, each to its rows.
+    Whoever loads a checkpoint must find every name of it here (or in ``ignored``) and fill every
+    binding; anything else is an error that lists the names.
+    """
+
+    def __init__(self) -> None:
+        self._bindings: dict[str, Binding] = {}
+        self._ignored: list[re.Pattern[str]] = []
+
+    def bind(self, name: str, destination: Tensor) -> None:
+        """Copy the tensor ``name`` (cast to the destination's dtype) into ``destination``, a parameter or
+        a view of one. The checkpoint tensor must have the destination's shape."""
+
+        def copy(source: Tensor) -> None:
+            with torch.no_grad():
+                destination.copy_(source)
+
+        self.bind_to(name, tuple(destination.shape), copy)
+
+    def bind_to(self, name: str, shape: tuple[int, ...], load: Callable[[Tensor], None]) -> None:
+        """Hand the tensor ``name`` of the given shape to ``load`` (to slice, repack or quantize it).
+
+        Raises ValueError if the name is bound already: two layers would claim one tensor.
+        """
+        if name in self._bindings:
+            raise ValueError(f"checkpoint tensor '{name}' is bound twice")
+        self._bindings[name] = Binding(shape, load)
+
+    def ignore(self, pattern: str) -> None:
+        """Checkpoint names that fully match this regular expression are known and not needed."""
+        self._ignored.append(re.compile(pattern))
+
+    def ignored(self, name: str) -> bool:
+        """Whether ``name`` matches an ignored pattern."""
+        return any(pattern.fullmatch(name) for pattern in self._ignored)
+
+    def get(self, name: str) -> Binding | None:
+        """The binding of ``name``, or None."""
+        return self._bindings.get(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._bindings
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._bindings)
+
+    def __len__(self) -> int:
+        return len(self._bindings)

@@ -1,0 +1,30 @@
+"""What model and quantization plugins are built of."""
+
+from pymllm.layers.attention import Attention
+from pymllm.layers.config import optional, required
+from pymllm.layers.context import BuildContext
+from pymllm.layers.decoder import Decoder, DecoderConfig, DenseModel
+from pymllm.layers.embedding import Embedding, TiedHead
+from pymllm.layers.linear import FullPrecision, FullPrecisionLinear
+from pymllm.layers.mlp import GatedMLP, silu_and_mul
+from pymllm.layers.norm import RMSNorm
+from pymllm.layers.rope import Rope, rope_from_config
+
+__all__ = [
+    "Attention",
+    "BuildContext",
+    "Decoder",
+    "DecoderConfig",
+    "DenseModel",
+    "Embedding",
+    "FullPrecision",
+    "FullPrecisionLinear",
+    "GatedMLP",
+    "RMSNorm",
+    "Rope",
+    "TiedHead",
+    "optional",
+    "required",
+    "rope_from_config",
+    "silu_and_mul",
+]

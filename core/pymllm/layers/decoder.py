@@ -1,0 +1,156 @@
+"""The dense pre-norm decoder that most language models share; a model brings its attention block.
+
+Shape suffixes as in :mod:`pymllm.interfaces.model`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from pymllm.errors import CheckpointError
+from pymllm.interfaces.attention import KVGroup
+from pymllm.interfaces.model import ForwardBatch, Model
+from pymllm.layers.config import optional, required
+from pymllm.layers.context import BuildContext
+from pymllm.layers.mlp import GatedMLP
+from pymllm.layers.rope import Rope
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """The sizes of a dense decoder, read from a Hugging Face config."""
+
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    eps: float
+    tied: bool
+    mlp_bias: bool = False
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any], *, head_dim: int | None = None, mlp_bias: bool = False) -> DecoderConfig:
+        """Read config.json. head_dim: of configs that do not say (None: hidden size / heads); mlp_bias: whether
+        the feed-forward projections have biases.
+
+        Raises CheckpointError for a missing size, and for what this decoder does not compute, naming the key.
+        """
+        _refuse_unsupported(config)
+        hidden, heads = required(config, "hidden_size", int), required(config, "num_attention_heads", int)
+        sizes = cls(
+            hidden=hidden,
+            intermediate=required(config, "intermediate_size", int),
+            layers=required(config, "num_hidden_layers", int),
+            heads=heads,
+            kv_heads=optional(config, "num_key_value_heads", heads),
+            head_dim=optional(config, "head_dim", head_dim or hidden // max(heads, 1)),
+            vocabulary=required(config, "vocab_size", int),
+            eps=optional(config, "rms_norm_eps", 1e-6),
+            tied=optional(config, "tie_word_embeddings", False),
+            mlp_bias=mlp_bias,
+        )
+        for name, value in vars(sizes).items():
+            if type(value) is int and value < 1:
+                raise CheckpointError(f"the checkpoint's config gives {name} = {value}: it must be at least 1")
+        if heads % sizes.kv_heads:
+            raise CheckpointError(
+                f"num_attention_heads {heads} is not a multiple of num_key_value_heads {sizes.kv_heads}"
+            )
+        return sizes
+
+
+def _refuse_unsupported(config: Mapping[str, Any]) -> None:
+    activation = optional(config, "hidden_act", "silu")
+    if activation != "silu":
+        raise CheckpointError(f"hidden_act '{activation}' is not supported (supported: silu)")
+    kinds = config.get("layer_types")
+    if kinds is None and optional(config, "use_sliding_window", False) and config.get("sliding_window", 1) is not None:
+        full = optional(config, "max_window_layers", 28)
+        if full < required(config, "num_hidden_layers", int):
+            raise CheckpointError("use_sliding_window is not supported: this model attends to the whole context only")
+    for kind in kinds or ():
+        if kind != "full_attention":
+            raise CheckpointError(f"layer_types holds '{kind}', which is not supported (supported: full_attention)")
+
+
+AttentionBlock = Callable[[BuildContext, Rope], nn.Module]
+"""Makes a layer's attention block (projections included): (x [T, C], positions [T]) -> [T, C]."""
+
+
+class DecoderLayer(nn.Module):
+    """norm -> attention -> add, norm -> MLP -> add. The last addition is left to whoever norms next."""
+
+    def __init__(self, config: DecoderConfig, context: BuildContext, rope: Rope, attention: AttentionBlock) -> None:
+        super().__init__()
+        self.input_norm = context.norm("input_layernorm", config.hidden, config.eps)
+        self.attention = attention(context.at("self_attn"), rope)
+        self.mlp_norm = context.norm("post_attention_layernorm", config.hidden, config.eps)
+        self.mlp = GatedMLP(context.at("mlp"), config.hidden, config.intermediate, bias=config.mlp_bias)
+
+    def forward(self, x: Tensor, residual: Tensor | None, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """(last block's output [T, C], sum of the earlier ones or None, positions) -> the same pair, one layer on."""
+        if residual is None:
+            x, residual = self.input_norm(x), x
+        else:
+            x, residual = self.input_norm.add(x, residual)
+        x, residual = self.mlp_norm.add(self.attention(x, positions), residual)
+        return self.mlp(x), residual
+
+
+class Decoder(nn.Module):
+    """Embedding, layers and final norm. context: at the decoder's place in the checkpoint ("model")."""
+
+    def __init__(self, config: DecoderConfig, context: BuildContext, rope: Rope, attention: AttentionBlock) -> None:
+        super().__init__()
+        self.embedding = context.embedding("embed_tokens", config.vocabulary, config.hidden)
+        self.rope = rope
+        self.layers = nn.ModuleList(
+            DecoderLayer(config, context.at(f"layers.{index}"), rope, attention) for index in range(config.layers)
+        )
+        self.norm = context.norm("norm", config.hidden, config.eps)
+        context.weights.ignore(r".*\.rotary_emb\.inv_freq")
+
+    def forward(self, token_ids: Tensor, positions: Tensor) -> Tensor:
+        """[T], [T] -> hidden states after the final norm, [T, C]."""
+        x, residual = self.embedding(token_ids), None
+        with self.rope.at(positions, x.dtype):
+            for layer in self.layers:
+                x, residual = layer(x, residual, positions)
+        assert residual is not None
+        return self.norm.add(x, residual)[0]
+
+
+class DenseModel(Model):
+    """A language model that is a dense decoder and a head, under the names that Llama gave them."""
+
+    def __init__(
+        self, sizes: DecoderConfig, config: Mapping[str, Any], context: BuildContext, attention: AttentionBlock
+    ) -> None:
+        super().__init__()
+        rope = context.rope(config, sizes.head_dim)
+        self.decoder = Decoder(sizes, context.at("model"), rope, attention)
+        tied = self.decoder.embedding if sizes.tied else None
+        self.head = context.lm_head("lm_head", sizes.hidden, sizes.vocabulary, tied=tied)
+
+    @classmethod
+    def sizes(cls, config: Mapping[str, Any]) -> DecoderConfig:
+        """What the config says of this model. Raises CheckpointError for one that it cannot serve."""
+        return DecoderConfig.read(config)
+
+    @classmethod
+    def memory_groups(cls, config: Mapping[str, Any]) -> tuple[KVGroup, ...]:
+        sizes = cls.sizes(config)
+        return (KVGroup("kv", sizes.layers, sizes.kv_heads, sizes.head_dim),)
+
+    def forward(self, batch: ForwardBatch) -> Tensor:
+        return self.decoder(batch.token_ids, batch.positions)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.head(hidden)

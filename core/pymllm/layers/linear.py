@@ -1,0 +1,58 @@
+"""Linear layers in full precision."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pymllm.errors import PluginError
+from pymllm.interfaces.quant import Linear, LinearSpec, QuantContext, QuantMethod
+from pymllm.interfaces.weights import WeightMap
+
+
+class FullPrecisionLinear(Linear):
+    """y = x W^T + b with one fused weight.
+
+    weight: [sum(out_features), in_features], the partitions of a fused projection below one another;
+    bias: [sum(out_features)] or None; both in the spec's dtype, to which a checkpoint's is cast.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, spec: LinearSpec, weights: WeightMap) -> None:
+        super().__init__()
+        rows = sum(spec.out_features)
+        self.weight = _empty(spec, rows, spec.in_features)
+        self.bias = _empty(spec, rows) if spec.bias else None
+        for name, part in zip(spec.names, self.weight.split(spec.out_features)):
+            weights.bind(f"{name}.weight", part)
+        if self.bias is not None:
+            for name, part in zip(spec.names, self.bias.split(spec.out_features)):
+                weights.bind(f"{name}.bias", part)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+class FullPrecision(QuantMethod):
+    """The method of ``quant: none``, and of every layer that another method cannot serve.
+
+    Raises PluginError when it is asked to serve a quantized checkpoint.
+    """
+
+    def __init__(self, options: object = None, context: QuantContext | None = None) -> None:
+        if context is not None and context.checkpoint is not None:
+            name = context.checkpoint.get("quant_method", "unknown")
+            raise PluginError(f"the checkpoint is quantized ({name}): set quant.plugin to a method that reads it")
+
+    def linear(self, spec: LinearSpec, weights: WeightMap) -> FullPrecisionLinear:
+        """Any layer of one GPU. Raises PluginError for a layer cut over several."""
+        if spec.world > 1:
+            raise PluginError(f"{spec.names[0]}: tensor parallelism (world {spec.world}) is not available, use one GPU")
+        return FullPrecisionLinear(spec, weights)
+
+
+def _empty(spec: LinearSpec, *shape: int) -> nn.Parameter:
+    return nn.Parameter(torch.empty(*shape, dtype=spec.dtype, device=spec.device), requires_grad=False)

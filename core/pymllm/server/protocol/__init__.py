@@ -1,0 +1,1 @@
+"""What clients may send: one pydantic model per route, and the errors they get."""

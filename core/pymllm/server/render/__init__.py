@@ -1,0 +1,1 @@
+"""What clients receive: whole answers and stream chunks, one file per protocol."""

@@ -1,0 +1,1 @@
+"""Paged attention in plain PyTorch, on CPU and CUDA."""

@@ -1,0 +1,1 @@
+"""No prefix reuse."""

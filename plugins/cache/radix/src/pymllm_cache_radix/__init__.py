@@ -1,0 +1,1 @@
+"""Prefix reuse through a radix tree of pages."""

@@ -1,0 +1,1 @@
+"""Llama, SmolLM2 and Qwen2 models."""

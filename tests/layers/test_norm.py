@@ -1,0 +1,52 @@
+"""RMS norm: its values in float64, and its rounding order as in transformers, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from pymllm.layers import RMSNorm
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+def norm_of(size: int, eps: float, dtype: torch.dtype) -> RMSNorm:
+    norm = RMSNorm(size, eps, dtype=dtype, device=torch.device("cpu"))
+    norm.weight.copy_(torch.rand(size) + 0.5)
+    return norm
+
+
+def test_values_follow_the_formula() -> None:
+    norm, x = norm_of(96, 1e-2, torch.float32), torch.randn(7, 3, 96)
+    values = x.double().numpy()
+    expected = values / np.sqrt((values**2).mean(-1, keepdims=True) + 1e-2) * norm.weight.double().numpy()
+    np.testing.assert_allclose(norm(x).numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rounding_is_transformers(dtype: torch.dtype) -> None:
+    norm, x = norm_of(576, 1e-5, dtype), torch.randn(40, 576, dtype=dtype)
+    reference = LlamaRMSNorm(576, eps=1e-5)
+    reference.weight.data = norm.weight.data
+    difference = (norm(x).float() - reference(x).float()).abs()
+    # In float32 the two may sum in another order.
+    assert difference.max() <= (1e-6 if dtype == torch.float32 else 0) * 4
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_add_norms_the_sum_and_carries_it(dtype: torch.dtype) -> None:
+    norm = norm_of(64, 1e-6, dtype)
+    x, residual = torch.randn(5, 64, dtype=dtype), torch.randn(5, 64, dtype=dtype)
+    kept = x.clone(), residual.clone()
+    normed, total = norm.add(x, residual)
+    assert torch.equal(total, kept[0] + kept[1])
+    assert torch.equal(normed, norm(kept[0] + kept[1]))
+    assert torch.equal(x, kept[0])
+    assert torch.equal(residual, kept[1])
+
+
+def test_large_half_precision_values_do_not_overflow() -> None:
+    norm = RMSNorm(8, 1e-6, dtype=torch.float16, device=torch.device("cpu"))
+    norm.weight.fill_(1)
+    assert torch.equal(norm(torch.full((1, 8), 3e4, dtype=torch.float16)), torch.ones(1, 8, dtype=torch.float16))

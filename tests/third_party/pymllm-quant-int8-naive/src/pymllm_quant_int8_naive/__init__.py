@@ -1,0 +1,1 @@
+"""Weights in 8 bits, quantized while a full-precision checkpoint loads."""
