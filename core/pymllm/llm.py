@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -11,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pymllm.config import Config
+from pymllm.engine.client import EngineClient
 from pymllm.engine.messages import EngineInfo
 from pymllm.errors import EngineDeadError
 from pymllm.frontend.chat import Message
@@ -62,7 +64,7 @@ class LLM:
         self.config = config
         self.frontend: Frontend = launch_frontend(config, process=False, progress=progress)
         # Also runs when the interpreter exits, so that a forgotten LLM ends its engine.
-        self._finalizer = weakref.finalize(self, self.frontend.client.close)
+        self._finalizer = weakref.finalize(self, _close_dropped, self.frontend.client)
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
@@ -137,7 +139,8 @@ class LLM:
 
     def close(self) -> None:
         """Abort what is open and free the model. Idempotent; also happens when the LLM is dropped."""
-        self._finalizer()
+        if self._finalizer.detach() is not None:
+            self.frontend.client.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -216,6 +219,14 @@ def compose_config(model_or_config: str | Path, overrides: Mapping[str, Any] | N
     if Path(model_or_config).suffix in (".yaml", ".yml"):
         return compose(model_or_config, overrides or {})
     return compose({"model": {"path": str(model_or_config)}}, overrides or {})
+
+
+def _close_dropped(client: EngineClient) -> None:
+    """The garbage collector may run on any thread, also on the engine's, which cannot wait for itself."""
+    if threading.current_thread() is threading.main_thread():
+        client.close()
+    else:
+        threading.Thread(target=client.close, name="pymllm-close", daemon=True).start()
 
 
 def _put(events: queue.SimpleQueue[tuple[int, Delta]], index: int, delta: Delta) -> None:

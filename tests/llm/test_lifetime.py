@@ -32,6 +32,27 @@ def test_a_dropped_llm_ends_its_engine(folder, small):
     assert len(engines()) == before
 
 
+def test_an_llm_that_is_collected_on_its_engines_thread_ends_too(folder, small):
+    """Deltas are delivered on the engine's thread; the last reference is dropped there."""
+    before = len(engines())
+    held = [LLM(folder, small, progress=False)]
+    ended = threading.Event()
+    frontend = held[0].frontend
+
+    def drop(delta):
+        if delta.finish_reason is not None:
+            held.clear()
+            gc.collect()
+            ended.set()
+
+    frontend.start([1, 2, 3], SamplingParams(max_tokens=2), drop)
+    assert ended.wait(60)
+    frontend = None
+    for thread in engines()[before:]:
+        thread.join(60)
+    assert len(engines()) == before
+
+
 def test_an_unguarded_script_on_standard_input_ends_by_itself_with_work_still_open(folder):
     script = SCRIPT.format(folder=str(folder))
     done = subprocess.run([sys.executable, "-"], input=script, capture_output=True, text=True, timeout=120, check=False)

@@ -26,10 +26,25 @@ class RunningServer:
 
     host: Host
     url: str
+    thread: threading.Thread
+    statuses: list[int]
 
     @property
     def state(self) -> ServerState:
         return self.host.state
+
+    def wait(self) -> int:
+        """The exit status, once the server has ended."""
+        self.thread.join(30)
+        assert not self.thread.is_alive()
+        return self.statuses[0]
+
+    def wait_running(self, count: int) -> None:
+        """Until the engine runs so many requests; fails after 10 s."""
+        deadline = time.monotonic() + 10
+        while self.state.frontend.client.stats().running != count:
+            assert time.monotonic() < deadline, self.state.frontend.client.stats()
+            time.sleep(0.005)
 
     def wait_idle(self) -> None:
         """Until the engine holds no request any more; fails after 10 s."""
@@ -75,15 +90,17 @@ def start_server(settings: dict[str, Any]) -> StartServer:
 
         bound = listener(config.server)
         host = Host(launch(), config, bound, launch)
-        thread = threading.Thread(target=lambda: asyncio.run(host.run()))
+        statuses: list[int] = []
+        thread = threading.Thread(target=lambda: statuses.append(asyncio.run(host.run())), daemon=True)
         thread.start()
         assert host.started.wait(10)
+        running = RunningServer(host, f"http://127.0.0.1:{bound.getsockname()[1]}", thread, statuses)
         try:
-            yield RunningServer(host, f"http://127.0.0.1:{bound.getsockname()[1]}")
+            yield running
         finally:
-            host.stop()
-            thread.join(30)
-            assert not thread.is_alive()
+            if thread.is_alive():
+                host.stop()
+            running.wait()
 
     return start
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import threading
@@ -47,14 +46,6 @@ def send(server: Any, path: str, body: dict[str, Any]) -> socket.socket:
     return connection
 
 
-def wait_running(server: Any, count: int) -> None:
-    async def wait() -> None:
-        while server.state.frontend.client.stats().running < count:
-            await asyncio.sleep(0.005)
-
-    asyncio.run(asyncio.wait_for(wait(), 10))
-
-
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/generate"])
 @pytest.mark.parametrize("stream", [True, False])
 def test_closing_the_connection_aborts(server: Any, aborts: Counted, path: str, stream: bool) -> None:
@@ -62,7 +53,7 @@ def test_closing_the_connection_aborts(server: Any, aborts: Counted, path: str, 
     if path == "/generate":
         body = {"text": "the", "sampling_params": {"max_new_tokens": 20000, "ignore_eos": True}}
     connection = send(server, path, {**body, "stream": stream})
-    wait_running(server, 1)
+    server.wait_running(1)
     connection.close()
     server.wait_idle()
     assert len(aborts.ids) == 1
@@ -70,7 +61,7 @@ def test_closing_the_connection_aborts(server: Any, aborts: Counted, path: str, 
 
 def test_every_answer_of_a_batch_is_aborted_once(server: Any, aborts: Counted) -> None:
     connection = send(server, "/v1/completions", {"prompt": ["the", "and"], "n": 2, "stream": True, **LONG})
-    wait_running(server, 4)
+    server.wait_running(4)
     connection.close()
     server.wait_idle()
     assert len(aborts.ids) == len(set(aborts.ids)) == 4
@@ -115,7 +106,7 @@ def test_abort_by_id_ends_the_answer(server: Any, aborts: Counted, http: httpx.C
         body = {"text": "the", "sampling_params": {"max_new_tokens": 20000, "ignore_eos": True}, "rid": "mine"}
     with ThreadPoolExecutor(1) as pool:
         pending = pool.submit(httpx.post, server.url + path, json=body, timeout=30)
-        wait_running(server, 1)
+        server.wait_running(1)
         twice = http.post(path, json=body)
         assert (twice.status_code, twice.json()["error"]["code"]) == (400, None)
         assert http.post("/v1/abort", json={name: "mine"}).json() == {"aborted": ["mine"]}
@@ -134,7 +125,7 @@ def test_abort_by_id_ends_the_answer(server: Any, aborts: Counted, http: httpx.C
 def test_abort_all(server: Any, http: httpx.Client) -> None:
     with ThreadPoolExecutor(3) as pool:
         pending = [pool.submit(httpx.post, server.url + "/v1/chat/completions", json=CHAT, timeout=30) for _ in "abc"]
-        wait_running(server, 3)
+        server.wait_running(3)
         assert len(http.post("/v1/abort", json={"abort_all": True}).json()["aborted"]) == 3
         assert [one.result().json()["choices"][0]["finish_reason"] for one in pending] == ["abort"] * 3
     server.wait_idle()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import logging
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,6 +13,7 @@ import httpx
 import pytest
 from pymllm.config import ServerConfig
 from pymllm.errors import ConfigError
+from pymllm.server import json_body
 from pymllm.server.serve import listener, warn_if_exposed
 
 KEY = "sesame-1234"
@@ -123,6 +125,38 @@ def test_only_json_is_taken(http: httpx.Client) -> None:
         response = http.post("/v1/completions", content=b'{"prompt": "a"}', headers={"Content-Type": content_type})
         assert response.status_code == 415
         assert "application/json" in response.json()["error"]["message"]
+
+
+def test_a_large_body_is_refused_without_a_reset(http: httpx.Client, server: Any) -> None:
+    body = b'{"prompt": "' + b"a" * server.state.config.max_body_bytes + b'"}'
+    headers = {"Content-Type": "application/json"}
+    for content in (body, iter([body[: len(body) // 2], body[len(body) // 2 :]])):
+        assert http.post("/v1/completions", content=content, headers=headers).status_code == 413
+    assert http.post("/v1/completions", json={"prompt": "a", "max_tokens": 1}).status_code == 200
+
+
+def test_a_body_that_stops_coming_is_408(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json_body, "READ_SECONDS", 0.1)
+    head = "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
+    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2])), timeout=10) as connection:
+        connection.sendall(head.encode())
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 408")
+
+
+def test_an_unexpected_failure_is_a_500_that_tells_nothing(
+    server: Any, http: httpx.Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: Any, **__: Any) -> list[int]:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(server.state.frontend, "encode", fail)
+    response = http.post("/v1/completions", json={"prompt": "a"})
+    assert response.status_code == 500
+    assert response.json()["error"]["type"] == "internal_server_error"
+    assert "secret" not in response.text
+    assert "secret" in caplog.text
+    assert server.state.open_answers == 0
 
 
 def test_a_taken_port_is_an_error_of_one_sentence(server: Any) -> None:

@@ -41,6 +41,7 @@ CHAT_CASES: list[tuple[dict[str, Any], str]] = [
     ({"logit_bias": [1]}, "logit_bias"),
     ({"stop": [""]}, "stop"),
     ({"stop": 7}, "stop"),
+    ({"stop": False}, "stop"),
     ({"stop_token_ids": [-1]}, "stop_token_ids"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
     ({"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
@@ -82,6 +83,7 @@ TEXT_CASES: list[tuple[dict[str, Any], str]] = [
     ({"logprobs": 101}, "logprobs"),
     ({"max_tokens": 0}, "max_tokens"),
     ({"min_tokens": 5}, "min_tokens"),
+    ({"max_tokens": None, "min_tokens": 40000}, "min_tokens"),
     ({"messages": []}, "messages"),
 ]
 
@@ -157,3 +159,14 @@ def test_a_prompt_that_cannot_fit_is_refused_with_the_numbers(http: httpx.Client
     assert error["param"] == "prompt"
     assert "40000" in error["message"]
     assert "32768" in error["message"]
+
+
+def test_a_default_length_is_cut_to_the_context(start_server: Any) -> None:
+    prompt = [5] * 61
+    with start_server({"model.max_context": 64}) as server, httpx.Client(base_url=server.url, timeout=30) as http:
+        answer = http.post("/v1/completions", json={"prompt": prompt, "ignore_eos": True}).json()
+        assert answer["usage"]["completion_tokens"] == 3
+        answer = http.post("/generate", json={"input_ids": prompt, "sampling_params": {"ignore_eos": True}}).json()
+        assert answer["meta_info"]["completion_tokens"] == 3
+        refused = http.post("/v1/completions", json={"prompt": prompt, "max_tokens": 16})
+        assert refused.json()["error"]["param"] == "max_tokens"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
+from concurrent.futures import Future
 
 from pymllm.engine.client import Deliver
 from pymllm.engine.messages import TokenOutput
@@ -13,10 +15,11 @@ log = logging.getLogger(__name__)
 
 
 class Deliveries:
-    """Open requests and their receivers. All methods may be called from any thread."""
+    """Open requests and their receivers, and open questions. All methods may be called from any thread."""
 
     def __init__(self) -> None:
         self._receivers: dict[str, Deliver] = {}
+        self._questions: deque[Future[int]] = deque()
         self._lock = threading.Lock()
         self._error: EngineDeadError | None = None
 
@@ -28,8 +31,7 @@ class Deliveries:
     def open(self, request_id: str, deliver: Deliver) -> None:
         """Register a receiver. Raises EngineDeadError after ``close``, RequestError for an id in use."""
         with self._lock:
-            if self._error is not None:
-                raise EngineDeadError(str(self._error))
+            self._raise_if_closed()
             if request_id in self._receivers:
                 raise RequestError(f"request id '{request_id}' is in use", "request_id")
             self._receivers[request_id] = deliver
@@ -43,15 +45,38 @@ class Deliveries:
             if receiver is not None:
                 _call(receiver, output)
 
+    def ask(self) -> Future[int]:
+        """Register a question to the engine; questions are answered in order. Raises EngineDeadError after
+        ``close``."""
+        with self._lock:
+            self._raise_if_closed()
+            question: Future[int] = Future()
+            self._questions.append(question)
+            return question
+
+    def answer(self, value: int) -> None:
+        """Answer the oldest question."""
+        with self._lock:
+            question = self._questions.popleft()
+        question.set_result(value)
+
     def close(self, error: EngineDeadError, *, aborted: bool) -> None:
-        """End every open request: as aborted if the engine was closed, with the error if it failed."""
+        """End every open request: as aborted if the engine was closed, with the error if it failed. Open
+        questions raise it."""
         with self._lock:
             self._error = self._error or error
-            left, self._receivers = self._receivers, {}
-        for request_id, receiver in left.items():
+            receivers, self._receivers = self._receivers, {}
+            questions, self._questions = self._questions, deque()
+        for request_id, receiver in receivers.items():
             reason = "abort" if aborted else "error"
             message = None if aborted else str(error)
             _call(receiver, TokenOutput(id=request_id, finish_reason=reason, error=message))
+        for question in questions:
+            question.set_exception(EngineDeadError(str(error)))
+
+    def _raise_if_closed(self) -> None:
+        if self._error is not None:
+            raise EngineDeadError(str(self._error))
 
 
 def _call(receiver: Deliver, output: TokenOutput) -> None:

@@ -120,7 +120,7 @@ class Engine:
             self._end(request, "error", error=BROKEN_LOGITS, keep=False)
             return
         if result.prompt_logprobs is not None:
-            request.prompt_logprobs += result.prompt_logprobs
+            request.prompt_logprobs[item.start :] = result.prompt_logprobs  # again, if it was preempted
         self._scheduler.commit(item, result.token)
         if result.token is None:
             return

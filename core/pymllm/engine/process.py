@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 from concurrent.futures import Future
+from contextlib import suppress
 
 import zmq
 
@@ -20,7 +21,7 @@ from pymllm.engine.admission import check
 from pymllm.engine.client import Deliver, EngineClient
 from pymllm.engine.deliveries import Deliveries
 from pymllm.engine.messages import EngineInfo, EngineRequest, EngineStats
-from pymllm.errors import EngineDeadError, PymllmError
+from pymllm.errors import EngineDeadError, PymllmError, RequestError
 
 log = logging.getLogger(__name__)
 
@@ -50,23 +51,27 @@ class ProcessClient(EngineClient):
         self._send_lock = threading.Lock()
         self._deliveries = Deliveries()
         self._stats = EngineStats()
-        self._resets: list[Future[int]] = []
         self._closing = False
         self._closed = False
         started: Future[EngineInfo] = Future()
         self._thread = threading.Thread(target=self._receive, args=(started,), name="pymllm-client", daemon=True)
         self._thread.start()
-        self._send(wire.Start(to_dict(config), progress))
         try:
+            self._send_start(wire.Start(to_dict(config), progress), started)
             self.info = started.result()
         except BaseException:
+            self._process.kill()  # it may be loading, and reads no message then
             self.close()
             raise
 
     def submit(self, request: EngineRequest, deliver: Deliver) -> None:
         check(request, self.info)
+        try:
+            message = wire.encoder.encode(wire.Submit(request))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise RequestError(f"the request cannot be sent to the engine process: {error}") from error
         self._deliveries.open(request.id, deliver)
-        self._send(wire.Submit(request))
+        self._send_bytes(message)
 
     def abort(self, request_id: str) -> None:
         self._send(wire.Abort(request_id))
@@ -75,12 +80,8 @@ class ProcessClient(EngineClient):
         return self._stats
 
     def reset_cache(self) -> int:
-        dropped: Future[int] = Future()
-        with self._send_lock:
-            self._resets.append(dropped)
+        dropped = self._deliveries.ask()
         self._send(wire.ResetCache())
-        if not self.alive:
-            raise EngineDeadError("the engine has ended")
         return dropped.result()
 
     @property
@@ -88,10 +89,14 @@ class ProcessClient(EngineClient):
         return self._deliveries.accepting
 
     def close(self) -> None:
+        self._closing = True
+        if threading.current_thread() is self._thread:  # a receiver that closes; it cannot wait for itself
+            self._send(wire.Stop())
+            return
         with self._send_lock:
             if self._closed:
                 return
-            self._closed = self._closing = True
+            self._closed = True
         self._send(wire.Stop())
         try:
             self._process.wait(CLOSE_SECONDS)
@@ -105,45 +110,62 @@ class ProcessClient(EngineClient):
         self._context.destroy()
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    def _send_start(self, message: wire.Start, started: Future[EngineInfo]) -> None:
+        """Send the first message once the process is there to take it; not at all if it ends before."""
+        while not started.done():
+            if self._commands.poll(POLL_MS, zmq.POLLOUT):
+                return self._send(message)
+
     def _send(self, message: wire.ToEngine) -> None:
-        with self._send_lock:
+        self._send_bytes(wire.encoder.encode(message))
+
+    def _send_bytes(self, message: bytes) -> None:
+        """Queue a message; never waits. A process that is gone needs none: ``_receive`` ends what is open."""
+        with self._send_lock, suppress(zmq.Again):
             if not self._commands.closed:
-                self._commands.send(wire.encoder.encode(message))
+                self._commands.send(message, zmq.NOBLOCK)
 
     def _receive(self, started: Future[EngineInfo]) -> None:
-        """The client's thread: passes on what the process sends, and notices when it is gone."""
-        reason = "the engine was closed"
+        """The client's thread: passes on what the process sends, and ends everything when it is gone."""
+        reason = "the engine client failed"
+        try:
+            reason = self._pass_on(started)
+        except Exception as error:
+            log.exception("the engine client failed")
+            reason = f"the engine client failed: {type(error).__name__}: {error}"
+            self._process.kill()
+        finally:
+            if not started.done():
+                started.set_exception(EngineDeadError(f"{reason} while it was starting; its messages are above"))
+            self._deliveries.close(EngineDeadError(reason), aborted=self._closing)
+
+    def _pass_on(self, started: Future[EngineInfo]) -> str:
+        """Take messages until the process is gone, and say why it is."""
+        failure = None
         while True:
             if not self._results.poll(POLL_MS):
                 code = self._process.poll()
                 if code is None:
                     continue
                 if not self._results.poll(0):  # what it sent last is still read
-                    if not self._closing:
-                        reason = f"the engine process ended unexpectedly ({_cause(code)})"
-                    break
+                    gone = "the engine was closed" if self._closing else f"the engine process ended unexpectedly ({_cause(code)})"
+                    return failure or gone
             message = wire.from_engine.decode(self._results.recv())
-            if isinstance(message, wire.Failed) and not started.done():
-                started.set_exception(_error(message))
-            elif isinstance(message, wire.Failed):
-                reason = message.message
+            if isinstance(message, wire.Failed):
+                failure = message.message
+                if not started.done():
+                    started.set_exception(_error(message))
             else:
                 self._take(message, started)
-        if not started.done():
-            started.set_exception(EngineDeadError(f"{reason} while it was starting; its messages are above"))
-        error = EngineDeadError(reason)
-        self._deliveries.close(error, aborted=self._closing)
-        for dropped in self._resets:
-            dropped.set_exception(error)
 
-    def _take(self, message: wire.FromEngine, started: Future[EngineInfo]) -> None:
+    def _take(self, message: wire.Ready | wire.Stepped | wire.CacheReset, started: Future[EngineInfo]) -> None:
         if isinstance(message, wire.Stepped):
             self._stats = message.stats
             self._deliveries.deliver(message.outputs)
         elif isinstance(message, wire.Ready):
             started.set_result(message.info)
         elif isinstance(message, wire.CacheReset):
-            self._resets.pop(0).set_result(message.pages)
+            self._deliveries.answer(message.pages)
 
 
 def _cause(code: int) -> str:

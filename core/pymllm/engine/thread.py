@@ -31,7 +31,11 @@ class ThreadClient(EngineClient):
         started: Future[EngineInfo] = Future()
         self._thread = threading.Thread(target=self._main, args=(build, started), name="pymllm-engine", daemon=True)
         self._thread.start()
-        self.info = started.result()
+        try:
+            self.info = started.result()
+        except BaseException:  # also Ctrl-C, after which the thread ends as soon as it has built the engine
+            self._commands.put(None)
+            raise
 
     def submit(self, request: EngineRequest, deliver: Deliver) -> None:
         check(request, self.info)
@@ -45,8 +49,8 @@ class ThreadClient(EngineClient):
         return self._stats
 
     def reset_cache(self) -> int:
-        dropped: Future[int] = Future()
-        self._commands.put(lambda engine: dropped.set_result(engine.reset_cache()))
+        dropped = self._deliveries.ask()
+        self._commands.put(lambda engine: self._deliveries.answer(engine.reset_cache()))
         return dropped.result()
 
     @property
@@ -54,8 +58,8 @@ class ThreadClient(EngineClient):
         return self._deliveries.accepting
 
     def close(self) -> None:
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._commands.put(None)
+        self._commands.put(None)
+        if threading.current_thread() is not self._thread:
             self._thread.join()
 
     def _main(self, build: Callable[[], Engine], started: Future[EngineInfo]) -> None:

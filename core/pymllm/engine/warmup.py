@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-
-
 from pymllm.engine.messages import EngineRequest
 from pymllm.engine.plan import StepItem, StepPlan
 from pymllm.engine.request import Request
@@ -39,5 +37,3 @@ def _request(name: str, tokens: int, pages: list[int]) -> Request:
     sampling = SamplingParams(temperature=1.0, top_p=0.9, top_k=0, min_p=0.0, repetition_penalty=1.0, logprobs=1)
     spec = EngineRequest(id=name, token_ids=[0] * tokens, sampling=sampling)
     return Request(spec, serial=0, seed=0, max_length=tokens + 1, pages=pages)
-
-

@@ -11,19 +11,23 @@ import os
 import signal
 import sys
 import threading
+from typing import TYPE_CHECKING
 
 import zmq
 
 from pymllm.engine import wire
-from pymllm.engine.engine import Engine
 from pymllm.errors import PymllmError
+
+if TYPE_CHECKING:  # importing it takes a while, in which Ctrl-C would end this process
+    from pymllm.engine.engine import Engine
 
 log = logging.getLogger(__name__)
 
 
 def main(commands_address: str, results_address: str) -> int:
     """Build the engine that the first message describes, say so, and step it until told to stop."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+    for number in (signal.SIGINT, signal.SIGTERM):  # Ctrl-C and service managers reach the whole group:
+        signal.signal(number, signal.SIG_IGN)  # the parent decides, and may want to drain first
     threading.Thread(target=_die_with_parent, daemon=True).start()
     context = zmq.Context()
     commands, results = context.socket(zmq.PULL), context.socket(zmq.PUSH)
@@ -71,6 +75,7 @@ def _build(commands: zmq.Socket[bytes], results: zmq.Socket[bytes]) -> Engine | 
     except PymllmError as error:
         _send(results, wire.Failed(type(error).__name__, str(error)))
         return None
+    _send(results, wire.Stepped([], engine.stats()))
     _send(results, wire.Ready(engine.info))
     return engine
 
@@ -84,11 +89,16 @@ def _serve(engine: Engine, commands: zmq.Socket[bytes], results: zmq.Socket[byte
             elif isinstance(message, wire.Abort):
                 engine.abort(message.id)
             elif isinstance(message, wire.ResetCache):
-                _send(results, wire.CacheReset(engine.reset_cache()))
+                dropped = engine.reset_cache()
+                _send(results, wire.Stepped([], engine.stats()))
+                _send(results, wire.CacheReset(dropped))
             elif isinstance(message, wire.Stop):
                 return
         _send(results, wire.Stepped(engine.step(), engine.stats()))
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    status = main(*sys.argv[1:])
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(status)  # nothing is left to save, and tearing down torch would take seconds

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pymllm.interfaces.quant import Linear
+from pymllm.layers.packed import PackedWeight, pack, stand_in
 
 
 class Embedding(nn.Module):
@@ -24,11 +25,22 @@ class Embedding(nn.Module):
 
 
 class TiedHead(Linear):
-    """A language-model head whose weight is the embedding's (``tie_word_embeddings``)."""
+    """A language-model head whose weight is the embedding's (``tie_word_embeddings``).
+
+    On a CPU that can, ``finalize`` makes a packed copy (:mod:`pymllm.layers.packed`): the head is the largest product
+    of a decode step. The buffer ``copy`` stands for its memory.
+    """
 
     def __init__(self, embedding: Embedding) -> None:
         super().__init__()
         self.embedding = embedding
+        self._packed: PackedWeight | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.embedding.weight)
+        return F.linear(x, self.embedding.weight) if self._packed is None else self._packed(x)
+
+    def finalize(self) -> None:
+        if self._packed is None:
+            self._packed = pack(self.embedding.weight)
+            if self._packed is not None:
+                self.register_buffer("copy", stand_in(self.embedding.weight), persistent=False)

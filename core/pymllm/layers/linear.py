@@ -9,13 +9,15 @@ from torch import Tensor, nn
 from pymllm.errors import PluginError
 from pymllm.interfaces.quant import Linear, LinearSpec, QuantContext, QuantMethod
 from pymllm.interfaces.weights import WeightMap
+from pymllm.layers.packed import PackedWeight, pack, stand_in
 
 
 class FullPrecisionLinear(Linear):
     """y = x W^T + b with one fused weight.
 
     weight: [sum(out_features), in_features], the partitions of a fused projection below one another;
-    bias: [sum(out_features)] or None; both in the spec's dtype, to which a checkpoint's is cast.
+    bias: [sum(out_features)] or None; both in the spec's dtype, to which a checkpoint's is cast. On a CPU that can,
+    ``finalize`` packs the weight (:mod:`pymllm.layers.packed`) and leaves a stand-in of its shape.
     """
 
     weight: Tensor
@@ -23,6 +25,7 @@ class FullPrecisionLinear(Linear):
 
     def __init__(self, spec: LinearSpec, weights: WeightMap) -> None:
         super().__init__()
+        self._packed: PackedWeight | None = None
         rows = sum(spec.out_features)
         self.weight = _empty(spec, rows, spec.in_features)
         self.bias = _empty(spec, rows) if spec.bias else None
@@ -33,7 +36,15 @@ class FullPrecisionLinear(Linear):
                 weights.bind(f"{name}.bias", part)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self._packed is not None:
+            return self._packed(x, self.bias)
         return F.linear(x, self.weight, self.bias)
+
+    def finalize(self) -> None:
+        if self._packed is None:
+            self._packed = pack(self.weight)
+            if self._packed is not None:
+                self.weight = nn.Parameter(stand_in(self.weight), requires_grad=False)
 
 
 class FullPrecision(QuantMethod):

@@ -66,10 +66,12 @@ class Host:
         self._launch = launch
         app = create_app(frontend, config)
         self.state: ServerState = app.state.server
+        debug = config.log.level == "debug"
         settings = uvicorn.Config(
             app,
             log_config=None,
-            access_log=config.log.level == "debug",
+            log_level="info" if debug else "warning",
+            access_log=debug,
             lifespan="off",
             ws="none",
             server_header=False,

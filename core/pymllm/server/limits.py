@@ -38,9 +38,10 @@ class BodyLimit:
         await self._app(scope, counted, send)
 
     def _error(self) -> ApiError:
-        # The rest of the body is not read, so the connection cannot be used again.
+        # The connection stays open: uvicorn then discards the rest of the body, and a client that sends all
+        # of it before it reads gets this answer instead of a reset.
         message = f"the request body is larger than {self._max_bytes} bytes (server.max_body_bytes)"
-        return ApiError(413, message, code="body_too_large", headers={"Connection": "close"})
+        return ApiError(413, message, code="body_too_large")
 
 
 class CountErrors:

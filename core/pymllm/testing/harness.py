@@ -33,13 +33,17 @@ def attention_plugin(name: str) -> MakeAttention:
 
 @dataclass
 class Harness:
-    """A loaded model with a KV pool of ``pages`` pages of ``page_size`` tokens, page 0 included."""
+    """A loaded model with a KV pool of ``pages`` pages of ``page_size`` tokens, page 0 included.
+
+    unfilled: parameters that held NaN after loading, before the layers were finalized.
+    """
 
     model: Model
     backend: AttentionBackend
     config: Mapping[str, Any]
     page_size: int
     pages: int
+    unfilled: tuple[str, ...]
 
     @torch.inference_mode()
     def run(self, *chunks: Chunk) -> list[Tensor]:
@@ -107,10 +111,11 @@ def load_model(
         if parameter.is_floating_point():
             parameter.data.fill_(float("nan"))
     load_weights(opened, weights, progress=False)
+    unfilled = tuple(name for name, parameter in model.named_parameters() if parameter.isnan().any())
     for module in model.modules():
         if isinstance(module, Linear):
             module.finalize()
     method.finalize()
     for group in groups.values():
         backend.allocate(group, pages)
-    return Harness(model, backend, opened.config, page_size, pages)
+    return Harness(model, backend, opened.config, page_size, pages, unfilled)

@@ -53,8 +53,7 @@ class CompletionRequest(GenerationBody):
         return as_prompts(self.prompt, "prompt")
 
     def params(self) -> SamplingParams:
-        """What the sampler is asked for. Raises RequestError that names the field."""
-        limit = DEFAULT_MAX_TOKENS if self.max_tokens is None else max(self.max_tokens, 1)
+        """What the sampler is asked for; max_tokens is None if not given. Raises RequestError that names the field."""
         scored = [count for count in (self.prompt_logprobs, self.logprobs if self.echo else None) if count is not None]
-        limit = max(limit, self.min_tokens) if self.max_tokens is None else limit
+        limit = None if self.max_tokens is None else max(self.max_tokens, 1)
         return self.sampling(max_tokens=limit, logprobs=self.logprobs, prompt_logprobs=max(scored) if scored else None)

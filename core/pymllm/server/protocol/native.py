@@ -12,7 +12,10 @@ from pymllm.frontend.generation import Prompt
 from pymllm.sampling import SamplingParams
 from pymllm.server.protocol.base import Body, Neutral, parse, renamed
 from pymllm.server.protocol.prompts import as_prompts, as_token_ids
-from pymllm.server.protocol.sampling import check_count, checked_id, token_bias
+from pymllm.server.protocol.sampling import check_count, checked_id, stop_strings, token_bias
+
+DEFAULT_MAX_TOKENS = 128
+"""SGLang's default of max_new_tokens."""
 
 
 class NativeSampling(Body):
@@ -36,7 +39,7 @@ class NativeSampling(Body):
     }
 
     n: int = 1
-    max_new_tokens: int = 128
+    max_new_tokens: int | None = None
     min_new_tokens: int = 0
     temperature: float | None = None
     top_p: float | None = None
@@ -59,7 +62,7 @@ class NativeSampling(Body):
         for ours, theirs in self.names.items():
             values[ours] = values.pop(theirs)
         values["logit_bias"] = token_bias(self.logit_bias)
-        values["stop"] = self.stop or None
+        values["stop"] = stop_strings(self.stop)
         try:
             return SamplingParams(**values, logprobs=logprobs, prompt_logprobs=prompt_logprobs)
         except RequestError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import msgspec
 from pydantic import Field, field_validator, model_validator
 
 from pymllm.errors import RequestError
@@ -82,7 +83,7 @@ class GenerationBody(Body):
         """The fields as SamplingParams. Raises RequestError, naming the field, for a value out of range."""
         values = {name: getattr(self, name) for name in self.sampling_fields}
         values["logit_bias"] = token_bias(self.logit_bias)
-        values["stop"] = self.stop or None
+        values["stop"] = stop_strings(self.stop)
         return SamplingParams(**{**values, **changes})
 
 
@@ -101,6 +102,23 @@ def token_bias(bias: dict[str, Any] | None) -> dict[int, float] | None:
     if wrong is not None:
         raise RequestError(f"logit_bias must map token ids to numbers, and {wrong!r:.40} is no token id", "logit_bias")
     return {int(key): value for key, value in bias.items()}
+
+
+def stop_strings(stop: Any) -> Any:
+    """``stop`` for SamplingParams, which checks it; an empty string or list stops at nothing."""
+    return None if stop in ("", []) else stop
+
+
+def fill_length(params: SamplingParams, prompt: int, default: int, most: int) -> SamplingParams:
+    """A protocol's default of max_tokens where the client gave none, cut to what is left of the context.
+
+    prompt: its tokens. most: tokens that prompt and answer may have together. Raises RequestError when
+    min_tokens does not fit.
+    """
+    if params.max_tokens is not None:
+        return params
+    wanted = max(default, params.min_tokens)
+    return msgspec.structs.replace(params, max_tokens=max(min(wanted, most - prompt), 1))
 
 
 def check_count(prompts: int, n: int, field: str) -> None:

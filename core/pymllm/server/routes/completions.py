@@ -8,7 +8,8 @@ from pymllm.frontend.frontend import Frontend
 from pymllm.server.answers import Answers
 from pymllm.server.collect import collect
 from pymllm.server.endpoint import json_response
-from pymllm.server.protocol.completions import CompletionRequest
+from pymllm.server.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
+from pymllm.server.protocol.sampling import fill_length
 from pymllm.server.render.completions import CompletionShape, completion_chunks, text_completion
 from pymllm.server.sse import EventStream
 from pymllm.server.state import ServerState
@@ -22,7 +23,8 @@ async def complete(state: ServerState, body: CompletionRequest) -> Response:
     answers = state.admit("cmpl-", body.request_id, len(body.prompts()) * params.n)
     try:
         shape = await state.in_thread(_shape, state, frontend, body)
-        every = [params] * len(shape.prompts)
+        most = frontend.client.info.max_request_tokens
+        every = [fill_length(params, len(prompt), DEFAULT_MAX_TOKENS, most) for prompt in shape.prompts]
         await answers.start(shape.prompts, every, frontend, priority=body.priority, namespace=body.cache_salt or "")
         return await _respond(state, body, answers, shape)
     except BaseException:

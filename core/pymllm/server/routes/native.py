@@ -10,7 +10,8 @@ from pymllm.frontend.frontend import Frontend
 from pymllm.frontend.generation import Prompt
 from pymllm.server.collect import collect
 from pymllm.server.endpoint import json_response
-from pymllm.server.protocol.native import AbortRequest, GenerateRequest
+from pymllm.server.protocol.native import DEFAULT_MAX_TOKENS, AbortRequest, GenerateRequest
+from pymllm.server.protocol.sampling import fill_length
 from pymllm.server.render.native import NativeShape, native_answers, native_chunks
 from pymllm.server.sse import EventStream
 from pymllm.server.state import ServerState
@@ -36,6 +37,8 @@ async def generate(state: ServerState, body: GenerateRequest) -> Response:
             token_texts=body.return_text_in_logprobs,
             started=started,
         )
+        most = frontend.client.info.max_request_tokens
+        params = [fill_length(one, len(ids), DEFAULT_MAX_TOKENS, most) for one, ids in zip(params, prompts)]
         await answers.start(prompts, params, frontend, priority=body.priority)
         if body.stream:
             chunks = native_chunks(answers, shape, batched=body.batched)

@@ -23,8 +23,8 @@ Dense = Callable[[Tensor, Tensor, Tensor, "Tensor | None", float], Tensor]
 """``(q [N, M, D], k [N, L, D], v [N, L, D], bias, scale) -> [N, M, D]`` in q's dtype. bias: float32,
 [N or 1, M or 1, W], added to the scaled scores of the last W keys (0, or -inf to mask); None is none."""
 
-FEW_ROWS = 32
-"""With fewer query rows, reading the keys costs more than multiplying them."""
+FEW_KEYS = 1 << 17
+"""With fewer key elements, widening them costs less than two calls."""
 
 
 def dense_attention(device: torch.device, dtype: torch.dtype) -> Dense:
@@ -43,7 +43,7 @@ def multiplies_bfloat16() -> bool:
 def block_size(device: torch.device, heads: int, keys: int) -> int:
     """Query tokens that are best computed at once, so that the scores stay in cache (CPU) or small (GPU)
     and causal blocks skip what lies after them."""
-    scores, most = (1 << 20, 128) if device.type == "cpu" else (1 << 28, 512)
+    scores, most = (1 << 21, 128) if device.type == "cpu" else (1 << 28, 512)
     return max(16, min(most, scores // (heads * keys) // 16 * 16))
 
 
@@ -69,7 +69,7 @@ class MatrixAttention:
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
         """See :data:`Dense`."""
         split = self._split and q.dtype == torch.bfloat16
-        if split and q.shape[1] >= FEW_ROWS:
+        if split and k.numel() >= FEW_KEYS:
             scores = self._split_scores(q, k, scale)
         else:
             scores = self._empty("scores", q, k)

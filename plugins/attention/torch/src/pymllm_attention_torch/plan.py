@@ -18,7 +18,7 @@ from torch import Tensor
 from pymllm.interfaces import AttentionBatch
 from pymllm_attention_torch.paged import gather_index, write_index
 
-GROUP_TOKENS = 16384
+GROUP_TOKENS = 8192
 """Most keys of a group: bounds the memory of a layer's gathered copy."""
 
 FREE_PADDING = 512
@@ -119,11 +119,11 @@ class StepPlan:
         empty = position >= torch.tensor(lengths)[:, None]
         if not empty.any():
             return DecodeGroup(rows, index, None, None)
-        stale = empty & (position < torch.tensor(ends)[:, None])
-        rows_stale = stale[None, :, None].expand(2, -1, kv_heads, -1).reshape(-1).nonzero().view(-1)
+        unwritten = empty & (position < torch.tensor(ends)[:, None])
+        stale = unwritten[None, :, None].expand(2, -1, kv_heads, -1).reshape(-1).nonzero().view(-1)
         masked = empty[:, min(lengths) :].repeat_interleave(kv_heads, 0)[:, None]
         bias = torch.zeros(masked.shape).masked_fill_(masked, float("-inf"))
-        return DecodeGroup(rows, index, rows_stale.to(table.device), bias.to(table.device))
+        return DecodeGroup(rows, index, stale.to(table.device), bias.to(table.device))
 
 
 def group_by_length(members: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:

@@ -1,0 +1,102 @@
+"""``pymllm bench serve``: put a running server under load, show and keep the results."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pymllm.cli.bench_offline import keep, lengths, say
+from pymllm.cli.common import table
+
+if TYPE_CHECKING:
+    from pymllm.bench.requests import Job
+    from pymllm.bench.serve import Target
+    from pymllm.bench.streaming import Record
+
+ASKED = ("num_requests", "burstiness", "concurrency", "input_len", "output_len", "seed", "temperature")
+"""Options that go into the results under their own names."""
+
+SHOWN_ERRORS = 3
+
+
+def serve(args: argparse.Namespace) -> int:
+    """Measure a server. Returns 1 if requests failed; raises PymllmError for what the user can fix."""
+    from pymllm.bench import tables
+    from pymllm.bench.results import check_writable, run_metadata, write_lines
+    from pymllm.bench.serve import Target, find_model
+    from pymllm.bench.serve_result import result_of, warnings_of
+    from pymllm.cli.chat_backends import api_key_of
+
+    check_writable(args.result_filename)
+    check_writable(args.per_request)
+    target = Target(args.base_url, api_key_of(args.api_key), args.timeout)
+    model = args.model or find_model(target)
+    record = {**run_metadata("serve", args.run_name), **_asked(args, target, model)}
+    records, seconds = _run(args, target, model)
+    result = result_of(records, seconds, dict(args.slo))
+    warnings = warnings_of(result, records, paced=args.request_rate < math.inf, unshared=args.dataset is None)
+    print(f"{target.root}, model {model}\n")
+    print(table(tables.serve_totals(result)) + "\n")
+    print(table(tables.serve_rows(result), tables.SERVE_TITLE), flush=True)
+    for line in [*_error_lines(records), *warnings]:
+        say(line)
+    keep(args, record, result, {"warnings": warnings})
+    if args.per_request is not None:
+        write_lines(args.per_request, records)
+    return 1 if result.failed else 0
+
+
+def _run(args: argparse.Namespace, target: Target, model: str) -> tuple[list[Record], float]:
+    from tqdm import tqdm
+
+    from pymllm.bench.requests import arrivals
+    from pymllm.bench.serve import run_load
+
+    jobs, warm_up = _jobs(args, model)
+    schedule = arrivals(len(jobs), args.request_rate, args.burstiness, args.seed)
+    with tqdm(total=len(jobs), unit="request", disable=not sys.stderr.isatty(), dynamic_ncols=True) as bar:
+        return run_load(
+            target, jobs, schedule, warm_up=warm_up, concurrency=args.concurrency, done=lambda: bar.update()
+        )
+
+
+def _jobs(args: argparse.Namespace, model: str) -> tuple[list[Job], list[Job]]:
+    """The requests to measure, and those to warm up with, whose prompts are others. Raises ConfigError."""
+    from pymllm.bench.requests import Body, dataset_jobs, random_jobs, read_dataset
+
+    body = Body(model, args.temperature, ignore_eos=not args.stop_at_eos)
+    inputs, outputs = lengths("--input-len", args.input_len), lengths("--output-len", args.output_len)
+    if args.dataset is not None:
+        lines = read_dataset(args.dataset)
+        jobs = dataset_jobs(body, lines, args.num_requests, outputs, args.seed)
+    else:
+        jobs = random_jobs(body, args.num_requests, inputs, outputs, args.seed, args.vocab_size)
+    # A measured run cannot have a fractional seed.
+    return jobs, random_jobs(body, args.warm_ups, inputs, outputs, args.seed + 0.5, args.vocab_size)
+
+
+def _asked(args: argparse.Namespace, target: Target, model: str) -> dict[str, Any]:
+    from pymllm.bench.serve import server_info
+
+    return {
+        "url": target.root,
+        "model": model,
+        "server": server_info(target),
+        **{name: getattr(args, name) for name in ASKED},
+        "request_rate": args.request_rate if args.request_rate < math.inf else "inf",
+        "dataset": None if args.dataset is None else str(args.dataset),
+        "ignore_eos": not args.stop_at_eos,
+        "objectives": dict(args.slo),
+    }
+
+
+def _error_lines(records: Sequence[Record]) -> list[str]:
+    """The first errors of different text."""
+    found = dict.fromkeys(f"{record.error_kind}: {record.error}" for record in records if record.error is not None)
+    lines = [f"failed: {line}" for line in list(found)[:SHOWN_ERRORS]]
+    if len(found) > SHOWN_ERRORS:
+        lines.append(f"failed: {len(found) - SHOWN_ERRORS} more kinds of errors, see --per-request")
+    return lines

@@ -1,0 +1,43 @@
+"""Attention, norm and rotation in float64 NumPy: the reference of the attention kit.
+
+Shape suffixes: T tokens of a request, H query heads, K key/value heads, D head size.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+def attention(q: Array, k: Array, v: Array, scale: float, *, causal: bool = True) -> Array:
+    """softmax(scale q k^T) v. q: [Tq, H, D]; k, v: [Tk, K, D] -> [Tq, H, D].
+
+    causal: query i stands at position Tk - Tq + i and sees the keys up to its own.
+    """
+    group = q.shape[1] // k.shape[1]
+    k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
+    scores = scale * np.einsum("qhd,khd->hqk", q, k)
+    if causal:
+        position = np.arange(len(k) - len(q), len(k))
+        scores = np.where(np.arange(len(k)) <= position[:, None], scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    out: Array = np.einsum("hqk,khd->qhd", weights, v)
+    return out
+
+
+def rms_norm(x: Array, weight: Array, eps: float) -> Array:
+    """x / sqrt(mean(x^2) + eps) * weight over the last axis (Zhang and Sennrich 2019)."""
+    out: Array = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
+    return out
+
+
+def rotate(x: Array, positions: Array, base: float, rotary_dim: int) -> Array:
+    """Rotary embedding of the leading components, halves paired (Su et al. 2021). x: [T, H, D]."""
+    half = rotary_dim // 2
+    angles = positions[:, None, None] * base ** (-np.arange(half) / half)
+    a, b, rest = np.split(x, [half, rotary_dim], axis=-1)
+    cos, sin = np.cos(angles), np.sin(angles)
+    return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], axis=-1)

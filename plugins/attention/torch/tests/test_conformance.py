@@ -1,0 +1,28 @@
+"""The torch backend keeps the contract of attention backends, on the CPU and on a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from pymllm_attention_torch.backend import TorchAttention
+
+from pymllm.plugin import AttentionOptions
+from pymllm.testing.attention import AttentionBackendConformance, MakeBackend
+
+
+class TestTorchAttention(AttentionBackendConformance):
+    @pytest.fixture
+    def make_backend(self) -> MakeBackend:
+        return lambda context: TorchAttention(AttentionOptions(), context)
+
+    @pytest.fixture(params=[torch.float32, torch.bfloat16, torch.float16], ids=str)
+    def dtype(self, request: pytest.FixtureRequest) -> torch.dtype:
+        return request.param
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+class TestTorchAttentionOnCuda(TestTorchAttention):
+    @pytest.fixture
+    def device(self) -> torch.device:
+        return torch.device("cuda")
