@@ -114,7 +114,7 @@ def transformers_generate(model: PreTrainedModel, prompts: Tokens, new_tokens: i
     mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
     greedy = GenerationConfig(max_new_tokens=new_tokens, do_sample=False, pad_token_id=0, eos_token_id=None)
     with torch.inference_mode():
-        found: torch.Tensor = model.generate(ids, attention_mask=mask, generation_config=greedy)
+        found: Any = model.generate(ids, attention_mask=mask, generation_config=greedy)  # type: ignore[operator]
     assert found.shape[1] == width + new_tokens, "no end token is set"
     return found[:, width:].tolist()
 

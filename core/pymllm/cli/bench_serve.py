@@ -65,15 +65,14 @@ def _run(args: argparse.Namespace, target: Target, model: str) -> tuple[list[Rec
 
 def _jobs(args: argparse.Namespace, model: str) -> tuple[list[Job], list[Job]]:
     """The requests to measure, and those to warm up with, whose prompts are others. Raises ConfigError."""
-    from pymllm.bench.requests import Body, dataset_jobs, random_jobs, read_dataset
+    from pymllm.bench.requests import Body, dataset_jobs, greeting_jobs, random_jobs, read_dataset
 
     body = Body(model, args.temperature, ignore_eos=not args.stop_at_eos)
     inputs, outputs = lengths("--input-len", args.input_len), lengths("--output-len", args.output_len)
     if args.dataset is not None:
-        lines = read_dataset(args.dataset)
-        jobs = dataset_jobs(body, lines, args.num_requests, outputs, args.seed)
-    else:
-        jobs = random_jobs(body, args.num_requests, inputs, outputs, args.seed, args.vocab_size)
+        jobs = dataset_jobs(body, read_dataset(args.dataset), args.num_requests, outputs, args.seed)
+        return jobs, greeting_jobs(body, jobs[0].route, args.warm_ups)
+    jobs = random_jobs(body, args.num_requests, inputs, outputs, args.seed, args.vocab_size)
     # A measured run cannot have a fractional seed.
     return jobs, random_jobs(body, args.warm_ups, inputs, outputs, args.seed + 0.5, args.vocab_size)
 

@@ -44,7 +44,7 @@ def _check_length(prompt: int, answer: int | None, info: EngineInfo) -> None:
     )
     if prompt >= limit:
         raise RequestError(
-            f"the prompt has {prompt} tokens, but with at least one token of answer it must fit into {what}; shorten it",
+            f"the prompt has {prompt} tokens, but must fit with at least one token of answer into {what}; shorten it",
             "prompt",
         )
     if answer is not None and prompt + answer > limit:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Sequence
 
 import torch
 
@@ -13,24 +12,18 @@ from pymllm.checkpoint import Checkpoint, fill_random, load_weights, open_checkp
 from pymllm.config import Config, DType, LoadFormat
 from pymllm.engine.choose import Chosen, choose_attention, choose_model, choose_named, choose_quant
 from pymllm.engine.engine import Engine
-from pymllm.engine.messages import EngineInfo
+from pymllm.engine.measure import measure, must_fit
 from pymllm.engine.runner import Runner
-from pymllm.engine.warmup import worst_case_step
-from pymllm.errors import CapacityError, CheckpointError, ConfigError
-from pymllm.interfaces.attention import AttentionBackend, AttentionContext, KVGroup
+from pymllm.errors import CheckpointError, ConfigError
+from pymllm.interfaces.attention import AttentionBackend, AttentionContext
 from pymllm.interfaces.cache import CacheContext
 from pymllm.interfaces.model import Model
 from pymllm.interfaces.quant import Linear, QuantContext, QuantMethod
 from pymllm.interfaces.weights import WeightMap
 from pymllm.layers import BuildContext, FullPrecision
-from pymllm.memory.budget import Budget, kv_pages
-from pymllm.memory.device import available_bytes, peak_bytes, total_bytes
 from pymllm.registry import Registry
 
 log = logging.getLogger(__name__)
-
-LEAST_TOKENS = 512
-"""A pool that memory limits to fewer tokens than this (or than the context) is refused."""
 
 
 def assemble(config: Config, *, progress: bool = True) -> Engine:
@@ -56,8 +49,10 @@ def assemble(config: Config, *, progress: bool = True) -> Engine:
     max_context = pick_max_context(config.model.max_context, checkpoint)
     attention: AttentionBackend = attention_choice.factory(attention_choice.options, context)
     quant = _quant_method(quant_choice, checkpoint, device, dtype)
-    model = _load_model(config, checkpoint, model_choice, quant, attention, max_context, progress=progress)
-    info = _measure(config, checkpoint, model, attention, groups, max_context, chosen)
+    with must_fit("the weights do not fit; use a smaller or quantized model"):
+        model = _load_model(config, checkpoint, model_choice, quant, attention, max_context, progress=progress)
+    choices = [part.choice for part in chosen]
+    info = measure(config, checkpoint, model, attention, groups, max_context, choices)
     policy = cache_choice.factory(cache_choice.options, CacheContext(info.page_size, info.pages))
     runner = Runner(model, attention, vocab_size=info.vocab_size)
     seed = config.engine.seed if config.engine.seed is not None else int.from_bytes(os.urandom(8), "little")
@@ -101,16 +96,22 @@ def pick_dtype(wanted: DType, checkpoint: Checkpoint, device: torch.device) -> t
 def pick_max_context(wanted: int | None, checkpoint: Checkpoint) -> int:
     """The configured context, or the checkpoint's. Raises ConfigError for more than the checkpoint's."""
     declared = checkpoint.config.get("max_position_embeddings")
-    if declared is None and wanted is None:
-        raise CheckpointError(f"{checkpoint.name}: config.json has no max_position_embeddings; set model.max_context")
     if wanted is None:
+        if declared is None:
+            raise CheckpointError(
+                f"config.json of {checkpoint.name} has no max_position_embeddings; set model.max_context"
+            )
         return int(declared)
     if declared is not None and wanted > declared:
-        raise ConfigError(f"model.max_context {wanted} exceeds the {declared} positions that {checkpoint.name} was made for")
+        raise ConfigError(
+            f"model.max_context is {wanted}, but {checkpoint.name} was made for {declared} tokens; lower it"
+        )
     return wanted
 
 
-def _quant_method(chosen: Chosen | None, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> QuantMethod:
+def _quant_method(
+    chosen: Chosen | None, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype
+) -> QuantMethod:
     if chosen is None:
         return FullPrecision()
     method: QuantMethod = chosen.factory(chosen.options, QuantContext(device, dtype, checkpoint.quantization_config))
@@ -151,83 +152,3 @@ def _load_model(
                 module.finalize()
         quant.finalize()
     return model
-
-
-def _measure(
-    config: Config,
-    checkpoint: Checkpoint,
-    model: Model,
-    attention: AttentionBackend,
-    groups: Sequence[KVGroup],
-    max_context: int,
-    chosen: list[Chosen],
-) -> EngineInfo:
-    """Run the worst-case step, divide the memory, and allocate the KV pool."""
-    engine, device = config.engine, attention.context.device
-    on_cpu = device.type == "cpu"
-    page_size = attention.context.page_size
-    max_batch = engine.max_batch_tokens or (512 if on_cpu else 2048)
-    vocab = int(checkpoint.config["vocab_size"])
-    weights = _unique_bytes(model)
-    page_bytes = sum(attention.page_bytes(group) for group in groups)
-    runner = Runner(model, attention, vocab_size=vocab)
-
-    def worst_case() -> None:
-        worst_case_step(
-            runner, attention, max_batch_tokens=max_batch, max_running=engine.max_running_requests, max_context=max_context
-        )
-
-    peak = peak_bytes(device, worst_case)
-    for group in groups:
-        attention.allocate(group, 1)
-    if not on_cpu:
-        torch.cuda.empty_cache()
-    fraction = engine.memory_fraction or (0.5 if on_cpu else 0.9)
-    budget = Budget(total_bytes(device), available_bytes(device), weights, peak, fraction)
-    pages = kv_pages(
-        budget,
-        page_bytes=page_bytes,
-        page_size=page_size,
-        max_total_tokens=engine.max_total_tokens,
-        useful_tokens=engine.max_running_requests * max_context,
-        least=max_context if config.model.max_context else min(max_context, LEAST_TOKENS),
-    )
-    try:
-        for group in groups:
-            attention.allocate(group, pages + 1)
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        raise CapacityError(f"could not allocate the KV pool: {error}; lower engine.memory_fraction") from error
-    capacity = pages * page_size
-    if capacity < max_context:
-        log.warning(
-            "the KV pool holds %d tokens, fewer than the context of %d: longer requests are refused", capacity, max_context
-        )
-    return EngineInfo(
-        model=checkpoint.name,
-        architecture=str((checkpoint.config.get("architectures") or ["?"])[0]),
-        dtype=str(attention.context.dtype).removeprefix("torch."),
-        device=_device_name(device),
-        vocab_size=vocab,
-        max_context=max_context,
-        max_request_tokens=min(max_context, capacity),
-        capacity_tokens=capacity,
-        page_size=page_size,
-        pages=pages,
-        page_bytes=page_bytes,
-        weight_bytes=weights,
-        step_peak_bytes=peak,
-        max_batch_tokens=max_batch,
-        max_running_requests=engine.max_running_requests,
-        parameters=sum(p.numel() for p in model.parameters()),
-        choices=[part.choice for part in chosen],
-    )
-
-
-def _unique_bytes(model: Model) -> int:
-    """Bytes of parameters and buffers, tied ones once."""
-    tensors = {t.data_ptr(): t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers())}
-    return sum(tensors.values())
-
-
-def _device_name(device: torch.device) -> str:
-    return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else "cpu"

@@ -13,9 +13,10 @@ from pymllm.checkpoint import Checkpoint
 from pymllm.compose import auto_section
 from pymllm.engine.messages import PluginChoice
 from pymllm.errors import PluginError
-from pymllm.interfaces.attention import AttentionContext
+from pymllm.interfaces.attention import AttentionCapabilities, AttentionContext
 from pymllm.plugin import AttentionSpec, ModelSpec, PluginSpec, QuantSpec
 from pymllm.registry import PluginInfo, PluginProblem, Registry
+from pymllm.registry.faults import describe
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ def _chosen(registry: Registry, info: PluginInfo, spec: PluginSpec, options: Any
 def choose_named(registry: Registry, kind: str, section: Any) -> Chosen:
     """The plugin that a section names."""
     name = section.plugin
-    return _chosen(registry, registry.find(kind, name), registry.load(kind, name), section, "named in the configuration")
+    info, spec = registry.find(kind, name), registry.load(kind, name)
+    return _chosen(registry, info, spec, section, "named in the configuration")
 
 
 def _broken(problems: list[PluginProblem]) -> str:
@@ -84,7 +86,10 @@ def choose_quant(registry: Registry, section: Any, checkpoint: Checkpoint) -> Ch
     config = checkpoint.quantization_config
     if section.plugin == "none":
         if config is not None:
-            raise PluginError(f"{checkpoint.name} is quantized ({quant_formats(config)[0]}); quant: none cannot read it")
+            form = quant_formats(config)[0]
+            raise PluginError(
+                f"{checkpoint.name} is quantized as {form}, which full precision cannot read; set quant.plugin to auto"
+            )
         return None
     if section.plugin != "auto":
         return choose_named(registry, "quant", section)
@@ -93,9 +98,12 @@ def choose_quant(registry: Registry, section: Any, checkpoint: Checkpoint) -> Ch
     formats = quant_formats(config)
     candidates, problems = registry.candidates("quant")
     for wanted in formats:
-        for info, spec in candidates:
-            if isinstance(spec, QuantSpec) and wanted in spec.formats:
-                return _chosen(registry, info, spec, section, f"the checkpoint's quantization is {wanted}")
+        fitting = [(i, s) for i, s in candidates if isinstance(s, QuantSpec) and wanted in s.formats]
+        if len(fitting) > 1:
+            names = ", ".join(info.name for info, _ in fitting)
+            raise PluginError(f"several quant plugins read {wanted}: {names}; set quant.plugin to one of them")
+        if fitting:
+            return _chosen(registry, *fitting[0], section, f"the checkpoint's quantization is {wanted}")
     raise PluginError(
         f"{checkpoint.name} is quantized as {formats[0]}, which no installed quant plugin reads; "
         f"install one that does, or see 'pymllm plugins'{_broken(problems)}"
@@ -106,32 +114,43 @@ def choose_attention(registry: Registry, section: Any, context: AttentionContext
     """By name, or the backend of the highest priority that covers the model and whose probe runs here."""
     if section.plugin != "auto":
         chosen = choose_named(registry, "attention", section)
-        refusal = chosen.factory.capabilities.refuse(context) or _probe(registry.load("attention", section.plugin), context.device)
+        refusal = _refusal(chosen.factory, registry.load("attention", section.plugin), context)
         if refusal:
-            raise PluginError(f"attention plugin '{section.plugin}' {refusal}; choose another, or 'auto'")
+            raise PluginError(
+                f"attention plugin '{section.plugin}' cannot serve this model here: {refusal}; "
+                "set attention.plugin to another, or to auto"
+            )
         return chosen
     candidates, problems = registry.candidates("attention")
     ranked = sorted(candidates, key=lambda c: (-getattr(c[1], "priority", 0), c[0].name))
-    reasons = []
+    reasons: list[str] = []
     for info, spec in ranked:
         try:
-            factory = registry.factory("attention", info.name, spec)
-            refusal = factory.capabilities.refuse(context) or _probe(spec, context.device)
+            refusal = _refusal(registry.factory("attention", info.name, spec), spec, context)
         except PluginError as error:
             refusal = str(error)
         if refusal is None:
             passed = "".join(f"; {reason}" for reason in reasons)
             why = f"highest priority that runs on {context.device.type} and covers the model{passed}"
             return _chosen(registry, info, spec, section, why)
-        reasons.append(f"{info.name} {refusal}")
-    raise PluginError(f"no attention backend can serve this model here: {'; '.join(reasons) or 'none is installed'}{_broken(problems)}")
+        reasons.append(f"{info.name}: {refusal}")
+    listed = "; ".join(reasons) or "none is installed"
+    raise PluginError(f"no attention backend can serve this model here: {listed}{_broken(problems)}")
+
+
+def _refusal(factory: Any, spec: PluginSpec, context: AttentionContext) -> str | None:
+    """Why a backend cannot serve the model here, or None: what it declares, then what its probe finds."""
+    capabilities = getattr(factory, "capabilities", None)
+    if not isinstance(capabilities, AttentionCapabilities):
+        return "declares no AttentionCapabilities in 'capabilities' of its factory"
+    return capabilities.refuse(context) or _probe(spec, context.device)
 
 
 def _probe(spec: PluginSpec, device: torch.device) -> str | None:
-    """Run a backend's probe; what it raises is a refusal."""
+    """Run a backend's probe; what it says or raises is the refusal."""
     if not isinstance(spec, AttentionSpec) or not spec.probe:
         return None
     try:
         return spec.load_probe()(device)
     except Exception as error:
-        return f"cannot run here: {type(error).__name__}: {error}"
+        return f"its probe failed: {describe(error)}"

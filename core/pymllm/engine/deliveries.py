@@ -68,9 +68,9 @@ class Deliveries:
             receivers, self._receivers = self._receivers, {}
             questions, self._questions = self._questions, deque()
         for request_id, receiver in receivers.items():
-            reason = "abort" if aborted else "error"
-            message = None if aborted else str(error)
-            _call(receiver, TokenOutput(id=request_id, finish_reason=reason, error=message))
+            output = TokenOutput(id=request_id, finish_reason="abort" if aborted else "error")
+            output.error = None if aborted else str(error)
+            _call(receiver, output)
         for question in questions:
             question.set_exception(EngineDeadError(str(error)))
 

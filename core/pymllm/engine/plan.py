@@ -32,8 +32,9 @@ class StepPlan:
 
 @dataclass(slots=True)
 class ItemResult:
-    """What a step brought for one plan item. token: None if the item does not sample; valid: its logits
-    were numbers. logprobs: the token's. prompt_logprobs: of the prompt tokens after each computed one."""
+    """What a step brought for one plan item. token: None if the item does not sample. valid: its logits
+    (or, if it does not sample, its last hidden state) were numbers. logprobs: the token's. prompt_logprobs:
+    of the prompt tokens after each computed one."""
 
     token: int | None = None
     valid: bool = True

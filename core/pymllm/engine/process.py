@@ -148,8 +148,8 @@ class ProcessClient(EngineClient):
                 if code is None:
                     continue
                 if not self._results.poll(0):  # what it sent last is still read
-                    gone = "the engine was closed" if self._closing else f"the engine process ended unexpectedly ({_cause(code)})"
-                    return failure or gone
+                    unexpected = f"the engine process ended unexpectedly ({_cause(code)})"
+                    return failure or ("the engine was closed" if self._closing else unexpected)
             message = wire.from_engine.decode(self._results.recv())
             if isinstance(message, wire.Failed):
                 failure = message.message

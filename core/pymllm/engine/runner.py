@@ -37,7 +37,7 @@ class Runner:
             sampled = [result for result, item in zip(results, plan.items) if item.samples]
             for result, token, logprob, valid in zip(sampled, tokens, logprobs, samples.valid.tolist()):
                 result.token, result.logprobs, result.valid = token, logprob, valid
-        self._add_prompt_logprobs(plan, hidden, results)
+        self._add_what_prefills_bring(plan, hidden, results)
         return results
 
     @torch.inference_mode()
@@ -49,12 +49,16 @@ class Runner:
         hidden = self._model(batch)
         return hidden, self._model.logits(hidden.index_select(0, batch.logit_rows))
 
-    def _add_prompt_logprobs(self, plan: StepPlan, hidden: torch.Tensor, results: list[ItemResult]) -> None:
+    def _add_what_prefills_bring(self, plan: StepPlan, hidden: torch.Tensor, results: list[ItemResult]) -> None:
+        """Prompt log-probabilities; and whether a chunk that does not sample is sound, before its KV is shared:
+        a NaN in the KV of a token reaches all later tokens of the request, so the last one tells."""
         first = 0
         for item, result in zip(plan.items, results):
             if item.request.wants_prompt_logprobs:
                 result.prompt_logprobs = self._prompt_logprobs(item, hidden[first : first + item.count])
             first += item.count
+            if not item.samples:
+                result.valid = bool(hidden[first - 1].isfinite().all())
 
     def _prompt_logprobs(self, item: StepItem, hidden: torch.Tensor) -> list[TokenLogprobs]:
         """Log-probabilities of the prompt tokens that follow the item's tokens."""

@@ -50,8 +50,13 @@ class ThreadClient(EngineClient):
 
     def reset_cache(self) -> int:
         dropped = self._deliveries.ask()
-        self._commands.put(lambda engine: self._deliveries.answer(engine.reset_cache()))
+        self._commands.put(self._reset_cache)
         return dropped.result()
+
+    def _reset_cache(self, engine: Engine) -> None:
+        dropped = engine.reset_cache()
+        self._stats = engine.stats()
+        self._deliveries.answer(dropped)
 
     @property
     def alive(self) -> bool:

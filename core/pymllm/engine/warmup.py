@@ -20,8 +20,8 @@ def worst_case_step(
     """Run a prefill of ``max_batch_tokens`` tokens at the end of a long context, then sample for as many
     requests as may decode at once. Leaves scratch pages allocated; the caller allocates the real pool."""
     page_size = attention.context.page_size
-    chunk = min(max_batch_tokens, max_context - 1)
-    context = min(max_context - 1, MAX_CONTEXT_STEPS * chunk)
+    chunk = min(max_batch_tokens, max(1, max_context - 1))
+    context = min(max(1, max_context - 1), MAX_CONTEXT_STEPS * chunk)
     rows = min(max_running, max_batch_tokens)
     pages = max(-(-(context + 1) // page_size), rows)
     for group in attention.context.groups.values():

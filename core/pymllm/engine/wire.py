@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Union
+from typing import Any
 
 import msgspec
 
@@ -62,8 +62,8 @@ class CacheReset(msgspec.Struct, tag=True):
     pages: int
 
 
-ToEngine = Union[Start, Submit, Abort, ResetCache, Stop]
-FromEngine = Union[Ready, Failed, Stepped, CacheReset]
+ToEngine = Start | Submit | Abort | ResetCache | Stop
+FromEngine = Ready | Failed | Stepped | CacheReset
 
 encoder = msgspec.msgpack.Encoder()
 to_engine = msgspec.msgpack.Decoder(ToEngine)

@@ -3,11 +3,14 @@ what ``engine.memory_fraction`` allows for weights and KV together becomes pages
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pymllm.errors import CapacityError
 
 GIB = 1 << 30
+
+MOST_PERCENT = 95
+"""Highest memory_fraction that an error proposes; the rest is for what else the device does."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ def kv_pages(
     useful_tokens: more than this many could never be used at once. least: tokens that must fit.
     Raises CapacityError, with the numbers and the setting to change, when ``least`` tokens do not.
     """
-    by_memory = budget.kv_bytes // page_bytes - 1
+    by_memory = _pages_in(budget, page_bytes)
     wanted = -(-useful_tokens // page_size)
     if max_total_tokens is not None:
         wanted = min(wanted, max_total_tokens // page_size)
@@ -51,22 +54,28 @@ def kv_pages(
             )
     pages = min(by_memory, wanted)
     if pages * page_size < least:
-        raise CapacityError(_too_little(budget, page_bytes / page_size, least))
+        raise CapacityError(_too_little(budget, page_bytes, page_size, least))
     return pages
 
 
-def _too_little(budget: Budget, token_bytes: float, least: int) -> str:
+def _pages_in(budget: Budget, page_bytes: int) -> int:
+    """Pages that a budget pays for besides the scrap page; negative when it does not even pay for that."""
+    return budget.kv_bytes // page_bytes - 1
+
+
+def _too_little(budget: Budget, page_bytes: int, page_size: int, least: int) -> str:
     """The sentence for a budget that is too small, with the setting to change and to what."""
-    need = int(least * token_bytes)
+    pages = -(-least // page_size)
     numbers = (
-        f"KV for {least} tokens takes {need / GIB:.2f} GiB, but of {budget.total / GIB:.2f} GiB in all "
-        f"({budget.available / GIB:.2f} free), {budget.weights / GIB:.2f} hold weights, {budget.step_peak / GIB:.2f} "
-        f"are needed by a step, and {max(0, budget.kv_bytes) / GIB:.2f} remain within memory_fraction {budget.fraction:g}"
+        f"KV for {least} tokens takes {(pages + 1) * page_bytes / GIB:.2f} GiB, but of {budget.total / GIB:.2f} GiB "
+        f"in all ({budget.available / GIB:.2f} free), {budget.weights / GIB:.2f} hold weights, "
+        f"{budget.step_peak / GIB:.2f} are needed by a step, and {max(0, budget.kv_bytes) / GIB:.2f} remain within "
+        f"engine.memory_fraction {budget.fraction:g}"
     )
-    fraction = (budget.weights + need) / budget.total + 0.01
-    if fraction <= 0.95 and need + budget.step_peak <= budget.available:
-        return f"{numbers}; set engine.memory_fraction to at least {fraction:.2f}"
-    fits = max(0, int(budget.kv_bytes / token_bytes))
+    for percent in range(int(budget.fraction * 100) + 1, MOST_PERCENT + 1):
+        if _pages_in(replace(budget, fraction=percent / 100), page_bytes) >= pages:
+            return f"{numbers}; set engine.memory_fraction to at least {percent / 100:.2f}"
+    fits = _pages_in(budget, page_bytes) * page_size
     if fits >= 16:
-        return f"{numbers}; set model.max_context to at most {fits}, or lower engine.max_batch_tokens"
+        return f"{numbers}; set model.max_context to at most {fits}"
     return f"{numbers}; use a smaller or quantized model, lower engine.max_batch_tokens, or free memory"

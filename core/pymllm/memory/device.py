@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import sys
 from collections.abc import Callable
@@ -9,14 +10,15 @@ from pathlib import Path
 
 import torch
 
+from pymllm.memory.cgroup import group_memory
+
 
 def total_bytes(device: torch.device) -> int:
     """All memory of the device; on a CPU the machine's, or the control group's limit if that is lower."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
-    machine = _meminfo().get("MemTotal", 0)
-    limit = _cgroup("memory.max")
-    return min(machine, limit) if limit is not None else machine
+    machine, group = _meminfo().get("MemTotal", 0), group_memory()
+    return machine if group is None else min(machine, group.limit)
 
 
 def available_bytes(device: torch.device) -> int:
@@ -28,11 +30,8 @@ def available_bytes(device: torch.device) -> int:
         if _is_integrated(device):
             return max(free, _meminfo().get("MemAvailable", 0)) + cached
         return free + cached
-    available = _meminfo().get("MemAvailable", 0)
-    limit, used = _cgroup("memory.max"), _cgroup("memory.current")
-    if limit is not None and used is not None:
-        available = min(available, limit - used)
-    return available
+    machine, group = _meminfo().get("MemAvailable", 0), group_memory()
+    return machine if group is None else min(machine, group.free)
 
 
 def peak_bytes(device: torch.device, work: Callable[[], object]) -> int:
@@ -51,6 +50,13 @@ def peak_bytes(device: torch.device, work: Callable[[], object]) -> int:
     return max(0, _status("VmHWM") - before)
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an exception says that a device has no memory left (on a CPU, PyTorch has no class for it)."""
+    if isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+
+
 def _is_integrated(device: torch.device) -> bool:
     return bool(getattr(torch.cuda.get_device_properties(device), "is_integrated", False))
 
@@ -66,19 +72,8 @@ def _meminfo() -> dict[str, int]:
 
 
 def _sysconf() -> dict[str, int]:
-    import os
-
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {"MemTotal": total, "MemAvailable": total // 2}
-
-
-def _cgroup(name: str) -> int | None:
-    """A limit of the control group (v2) this process is in, or None when there is none."""
-    try:
-        text = (Path("/sys/fs/cgroup") / name).read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
 
 
 def _status(name: str) -> int:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -61,7 +62,7 @@ SHAPES = [
     Shape(256, 32, 2, 1),
     Shape(20, 5, 6, 2),
 ]
-TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
 
 class AttentionBackendConformance:
@@ -117,7 +118,7 @@ class AttentionBackendConformance:
         request = rig.request(150)
         whole = rig.step([(replace(request, pages=rig.take(150)), 150)])
         parts = [rig.check([(request, count)], tolerance)[0] for count in (1, 6, 32, 1, 110)]
-        assert_close(np.concatenate(parts), whole[0], 2 * tolerance)
+        assert_close(np.concatenate(parts), whole[0], tolerance)
 
     def test_decodes_across_a_page_end(self, rig: Rig, tolerance: float) -> None:
         request = rig.request(3 * rig.page_size + 3)
@@ -159,10 +160,10 @@ class AttentionBackendConformance:
 
     def test_scores_keep_their_precision(self, make_rig: MakeRig, tolerance: float) -> None:
         rig = make_rig(pages=60, scale=0.11)
-        request = rig.request(802, sharpness=5.0)
-        rig.check([(request, 300)], 2 * tolerance)
-        rig.check([(request, 501)], 2 * tolerance)
-        rig.check([(request, 1)], 2 * tolerance)
+        request = rig.request(802, sharpness=16.0)
+        rig.check([(request, 300)], tolerance)
+        rig.check([(request, 501)], tolerance)
+        rig.check([(request, 1)], tolerance)
 
     # Memory
 
@@ -261,15 +262,13 @@ class AttentionBackendConformance:
             assert_close(array(found), expected[start:end], 3 * tolerance)
 
     @pytest.mark.parametrize("lengths", [[37], [16, 16, 16], [5, 130, 1, 64, 5]], ids=str)
-    def test_packed_sequences_attend_within_themselves(
-        self, rig: Rig, tolerance: float, lengths: list[int]
-    ) -> None:
+    def test_packed_sequences_attend_within_themselves(self, rig: Rig, tolerance: float, lengths: list[int]) -> None:
         layer, size = rig.layers[0], rig.group.head_dim
         starts = [0, *np.cumsum(lengths).tolist()]
         q = rig.random(starts[-1], layer.heads, size)
         k, v = (rig.random(starts[-1], layer.kv_heads, size) for _ in "kv")
-        found = array(rig.backend.varlen(*(rig.put(x) for x in (q, k, v)), starts, 0.2))
-        for start, end in zip(starts, starts[1:]):
+        found = array(rig.backend.varlen(rig.put(q), rig.put(k), rig.put(v), starts, 0.2))
+        for start, end in pairwise(starts):
             rows = slice(start, end)
             expected = attention(array(q[rows]), array(k[rows]), array(v[rows]), 0.2, causal=False)
             assert_close(found[rows], expected, tolerance)

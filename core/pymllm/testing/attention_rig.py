@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -116,7 +117,7 @@ class Rig:
         for request, count in parts:
             request.done += count
         ends = np.cumsum([0, *query_lens])
-        return [array(out[start:end]) for start, end in zip(ends, ends[1:])][: len(parts)]
+        return [array(out[start:end]) for start, end in pairwise(ends)][: len(parts)]
 
     def _flat(self, rows: list[Tensor], padded_rows: int) -> Tensor:
         padding = torch.full((padded_rows, *rows[0].shape[1:]), float("nan"), dtype=self.dtype)

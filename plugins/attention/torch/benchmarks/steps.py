@@ -13,12 +13,11 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 
 import torch
-from pymllm_attention_torch.backend import TorchAttention
-
 from pymllm.interfaces import AttentionContext, KVGroup
 from pymllm.layers.rope import Rope
 from pymllm.layers.rope_scaling import RopeSpec
 from pymllm.testing.attention_batch import make_attention_batch
+from pymllm_attention_torch.backend import TorchAttention
 
 LAYERS, HEADS, KV_HEADS, SIZE, PAGE, PAGES = 30, 9, 3, 64, 16, 2200
 

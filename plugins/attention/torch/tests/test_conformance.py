@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from pymllm_attention_torch.backend import TorchAttention
-
 from pymllm.plugin import AttentionOptions
 from pymllm.testing.attention import AttentionBackendConformance, MakeBackend
+from pymllm_attention_torch.backend import TorchAttention
 
 
 class TestTorchAttention(AttentionBackendConformance):

@@ -1,8 +1,9 @@
-"""Attention of gathered, contiguous keys and values: on CPUs as three matrix products, elsewhere SDPA.
+"""Attention of gathered, contiguous keys and values: as matrix products, or PyTorch's fused kernel (SDPA).
 
-On CPUs PyTorch's fused kernel runs far below what the matrix units give: it multiplies tiles too small
-to feed them. Batched products over whole blocks are two to four times as fast for decodes and chunks
-alike, as long as the scores of a block fit the cache; :func:`block_size` sees to that.
+On CPUs the fused kernel runs far below what the matrix units give: it multiplies tiles too small to feed
+them. Batched products over whole blocks are two to four times as fast for decodes and chunks alike, as
+long as the scores of a block fit the cache; :func:`block_size` sees to that. On GPUs the fused kernel
+serves half precision; in float32 it would round to TF32, so there too the products are taken one by one.
 
 Shape suffixes: N batched problems (requests x KV heads), M query rows of each (the query heads of one KV
 head, folded, for each token), L keys, D head size, W last keys that a bias covers.
@@ -29,9 +30,10 @@ FEW_KEYS = 1 << 17
 
 def dense_attention(device: torch.device, dtype: torch.dtype) -> Dense:
     """The function for this device and activation dtype."""
-    if device.type != "cpu":
+    if device.type != "cpu" and dtype != torch.float32:
         return fused
-    return MatrixAttention(split=dtype == torch.bfloat16 and multiplies_bfloat16())
+    split = device.type == "cpu" and dtype == torch.bfloat16 and multiplies_bfloat16()
+    return MatrixAttention(device, split=split)
 
 
 def multiplies_bfloat16() -> bool:
@@ -43,7 +45,7 @@ def multiplies_bfloat16() -> bool:
 def block_size(device: torch.device, heads: int, keys: int) -> int:
     """Query tokens that are best computed at once, so that the scores stay in cache (CPU) or small (GPU)
     and causal blocks skip what lies after them."""
-    scores, most = (1 << 21, 128) if device.type == "cpu" else (1 << 28, 512)
+    scores, most = (1 << 21, 128) if device.type == "cpu" else (1 << 26, 512)
     return max(16, min(most, scores // (heads * keys) // 16 * 16))
 
 
@@ -57,14 +59,14 @@ def fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) ->
 
 
 class MatrixAttention:
-    """Two batched products and a float32 softmax, on a CPU.
+    """Two batched products and a float32 softmax.
 
     split: multiply bfloat16 as such. Otherwise, and for every other dtype, all is widened to float32.
     """
 
-    def __init__(self, *, split: bool) -> None:
+    def __init__(self, device: torch.device, *, split: bool) -> None:
         self._split = split
-        self._scratch = Scratch(torch.device("cpu"))
+        self._scratch = Scratch(device)
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, scale: float) -> Tensor:
         """See :data:`Dense`."""

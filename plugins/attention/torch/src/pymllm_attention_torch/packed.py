@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -16,20 +17,21 @@ def packed_attention(dense: Dense, q: Tensor, k: Tensor, v: Tensor, starts: Sequ
     Sequences of one length are computed together, whatever lies between them.
     """
     by_length: dict[int, list[int]] = {}
-    for start, end in zip(starts[:-1], starts[1:]):
+    for start, end in pairwise(starts):
         if end > start:
             by_length.setdefault(end - start, []).append(start)
     out = torch.empty_like(q)
     for length, firsts in by_length.items():
         steps = torch.arange(length, device=q.device)
         rows = (torch.tensor(firsts, device=q.device)[:, None] + steps).view(-1)
-        sequences = [x.index_select(0, rows).unflatten(0, (-1, length)) for x in (q, k, v)]
-        out.index_copy_(0, rows, _equal_lengths(dense, *sequences, scale).flatten(0, 1))
+        sequences = (x.index_select(0, rows).unflatten(0, (-1, length)) for x in (q, k, v))
+        out.index_copy_(0, rows, _equal_lengths(dense, sequences, scale).flatten(0, 1))
     return out
 
 
-def _equal_lengths(dense: Dense, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+def _equal_lengths(dense: Dense, qkv: Iterable[Tensor], scale: float) -> Tensor:
     """q: [N, L, H, D]; k, v: [N, L, K, D] -> [N, L, H, D]."""
+    q, k, v = qkv
     count, length, heads, _ = q.shape
     kv_heads = k.shape[2]
     k, v = (x.transpose(1, 2).flatten(0, 1) for x in (k, v))

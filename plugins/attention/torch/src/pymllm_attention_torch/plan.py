@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import Any
 
 import torch
+from pymllm.interfaces import AttentionBatch
 from torch import Tensor
 
-from pymllm.interfaces import AttentionBatch
 from pymllm_attention_torch.paged import gather_index, write_index
 
 GROUP_TOKENS = 8192
@@ -104,15 +105,15 @@ class StepPlan:
     def _decode_group(self, members: list[int], kv_heads: int) -> DecodeGroup:
         table = self.batch.page_table
         whole = members == list(range(len(self.batch.slots)))
-        rows = None if whole else torch.tensor([self._starts[i] for i in members], device=table.device)
+        rows = None if whole else _copy_to([self._starts[i] for i in members], table.device)
         if not whole:
-            table = table.index_select(0, torch.tensor(members, device=table.device))
+            table = table.index_select(0, _copy_to(members, table.device))
         lengths = [self.batch.context_lens[i] for i in members]
         used = [self._pages(length) for length in lengths]
         count = self._pages(-(-max(lengths) // KEY_MULTIPLE) * KEY_MULTIPLE)
         # Behind its last page a request repeats its first, which is its own and (if full) holds numbers.
         columns = [[i if i < pages else 0 for i in range(count)] for pages in used]
-        index = gather_index(table.gather(1, torch.tensor(columns, device=table.device)), kv_heads)
+        index = gather_index(table.gather(1, _copy_to(columns, table.device)), kv_heads)
         keys = count * self.page_size
         ends = [pages * self.page_size if pages > 1 else keys for pages in used]
         position = torch.arange(keys)
@@ -123,7 +124,12 @@ class StepPlan:
         stale = unwritten[None, :, None].expand(2, -1, kv_heads, -1).reshape(-1).nonzero().view(-1)
         masked = empty[:, min(lengths) :].repeat_interleave(kv_heads, 0)[:, None]
         bias = torch.zeros(masked.shape).masked_fill_(masked, float("-inf"))
-        return DecodeGroup(rows, index, stale.to(table.device), bias.to(table.device))
+        return DecodeGroup(rows, index, _copy_to(stale, table.device), _copy_to(bias, table.device))
+
+
+def _copy_to(values: Any, device: torch.device) -> Tensor:
+    """A list or tensor of the host, on the device, without waiting for it."""
+    return torch.as_tensor(values).to(device, non_blocking=True)
 
 
 def group_by_length(members: Sequence[int], lengths: Sequence[int]) -> list[list[int]]:

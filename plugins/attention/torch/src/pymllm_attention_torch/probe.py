@@ -19,7 +19,7 @@ def probe(device: torch.device) -> str | None:
     expected = (q @ k.transpose(1, 2) / 4).softmax(-1) @ v
     try:
         attention = dense_attention(device, torch.float32)
-        found = attention(*(x.to(device, torch.float32) for x in (q, k, v)), None, 0.25).cpu()
+        found = attention(q.to(device).float(), k.to(device).float(), v.to(device).float(), None, 0.25).cpu()
     except (RuntimeError, AssertionError) as error:
         reason = str(error).strip().splitlines()
         return f"does not run on {device}: {reason[0] if reason else type(error).__name__}"

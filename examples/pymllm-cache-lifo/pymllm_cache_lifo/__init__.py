@@ -1,0 +1,1 @@
+"""A cache policy in sixty lines: the example of pymllm's README."""
