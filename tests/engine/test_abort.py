@@ -9,14 +9,13 @@ from collections.abc import Callable
 import pytest
 from engines import greedy, reference_answers, start
 from inbox import Inbox
-from pymllm_cache_chunk.plugin import pymllm_cache as chunk
-from pymllm_cache_radix.plugin import pymllm_cache as radix
-from simulated import SimulatedRunner, answer, info, request
-
 from pymllm.engine.engine import Engine
 from pymllm.engine.messages import EngineRequest, TokenOutput
 from pymllm.engine.request import Phase
 from pymllm.interfaces.cache import CacheContext
+from pymllm_cache_chunk.plugin import pymllm_cache as chunk
+from pymllm_cache_radix.plugin import pymllm_cache as radix
+from simulated import SimulatedRunner, answer, info, request
 
 OTHER = [1, 2, 3, 4, 0]
 

@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 from engines import TINY, answers, greedy, start
 from inbox import Inbox
-from sites import Site
-
 from pymllm.compose import compose
 from pymllm.engine.messages import EngineRequest
 from pymllm.engine.process import ProcessClient
 from pymllm.errors import CapacityError, CheckpointError, EngineDeadError, PymllmError, RequestError
+from sites import Site
 
 SUPPORT = Path(__file__).parents[1] / "support"
 

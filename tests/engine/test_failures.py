@@ -5,10 +5,6 @@ from __future__ import annotations
 import pytest
 from engines import TINY, answers, greedy, reference_answers, run, start, tokens
 from inbox import Inbox
-from pymllm_cache_radix.plugin import pymllm_cache as radix
-from safetensors.torch import load_file, save_file
-from simulated import SimulatedRunner, answer, info, request
-
 from pymllm.compose import compose
 from pymllm.engine.assemble import assemble
 from pymllm.engine.client import EngineClient
@@ -19,6 +15,9 @@ from pymllm.engine.thread import ThreadClient
 from pymllm.errors import EngineDeadError
 from pymllm.interfaces.cache import CacheContext
 from pymllm.testing.tiny import make_tiny_checkpoint
+from pymllm_cache_radix.plugin import pymllm_cache as radix
+from safetensors.torch import load_file, save_file
+from simulated import SimulatedRunner, answer, info, request
 
 COUNT = 8
 POISON = 77

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from engines import run, start, tokens
+from pymllm.sampling import SamplingParams
 from transformers import (
     AutoModelForCausalLM,
     LogitsProcessorList,
@@ -13,8 +14,6 @@ from transformers import (
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
-
-from pymllm.sampling import SamplingParams
 
 COUNT = 24
 POOLS = {
@@ -84,7 +83,7 @@ def test_greedy_with_penalties_and_bias(client, model, prompts) -> None:
     asked = [(prompt, case) for prompt in prompts[1::3] for case in cases]
     found = tokens(run(client, [prompt for prompt, _ in asked], [case[0] for _, case in asked]))
     plain = {tuple(prompt): generate(model, prompt) for prompt in prompts[1::3]}
-    assert [answer for answer in found] == [case[1](prompt) for prompt, case in asked]
+    assert found == [case[1](prompt) for prompt, case in asked]
     assert sum(answer != plain[tuple(prompt)] for answer, (prompt, _) in zip(found, asked)) > len(asked) / 2
 
 
@@ -111,7 +110,8 @@ def test_draws_are_of_what_is_kept(client, model, prompts) -> None:
 
 def test_draws_are_the_same_with_and_without_preemption(tiny_llama, prompts) -> None:
     asked = [
-        params(temperature=1.3, seed=i, repetition_penalty=1.3, presence_penalty=0.5, min_p=0.02) for i in range(len(prompts))
+        params(temperature=1.3, seed=i, repetition_penalty=1.3, presence_penalty=0.5, min_p=0.02)
+        for i in range(len(prompts))
     ]
     answers = []
     for pool in POOLS.values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from engines import reference_answers, run, start, tokens
-
+from inbox import Inbox
 from pymllm.engine.client import EngineClient
 from pymllm.engine.messages import EngineRequest, TokenOutput
 from pymllm.errors import RequestError
@@ -33,16 +33,11 @@ def params(**more) -> SamplingParams:
     return SamplingParams(temperature=0.0, **{"max_tokens": COUNT, **more}).with_defaults({})
 
 
-def ask(client: EngineClient, sampling: SamplingParams, eos: list[int], prompt: list[int] = PROMPT) -> list[TokenOutput]:
-    import queue
-
-    arrived: queue.SimpleQueue[TokenOutput] = queue.SimpleQueue()
-    request = EngineRequest(id="it", token_ids=prompt, sampling=sampling, eos_token_ids=eos)
-    client.submit(request, arrived.put)
-    outputs = [arrived.get(timeout=60)]
-    while outputs[-1].finish_reason is None:
-        outputs.append(arrived.get(timeout=60))
-    return outputs
+def ask(client: EngineClient, sampling: SamplingParams, eos: list[int]) -> list[TokenOutput]:
+    inbox = Inbox()
+    client.submit(EngineRequest(id="it", token_ids=PROMPT, sampling=sampling, eos_token_ids=eos), inbox.deliver)
+    inbox.wait("it")
+    return inbox.of("it")
 
 
 def ending(outputs: list[TokenOutput]) -> tuple[list[int], str | None, int | None]:
@@ -86,7 +81,10 @@ def test_not_before_the_least_tokens(engine, tiny_llama, full, least: int) -> No
         min_new_tokens=least, max_new_tokens=COUNT,
     )[0, len(PROMPT) :].tolist()  # fmt: skip
     assert len(expected) > least
-    for sampling, eos in ((params(min_tokens=least), ends), (params(min_tokens=least, stop_token_ids=ends[1:]), ends[:1])):
+    for sampling, eos in (
+        (params(min_tokens=least), ends),
+        (params(min_tokens=least, stop_token_ids=ends[1:]), ends[:1]),
+    ):
         found, reason, stop = ending(ask(engine, sampling, eos))
         assert found == expected
         assert (reason, stop) == (("stop", expected[-1]) if expected[-1] in ends else ("length", None))
