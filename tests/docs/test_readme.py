@@ -45,7 +45,7 @@ def test_the_shown_refusals_are_what_is_printed(
     monkeypatch.chdir(root)
     [block] = [block for block in blocks("README.md", "") if block.startswith("$ pymllm config")]
     shown = re.findall(r"^\$ pymllm (.*)\n(pymllm: .*)$", block, re.MULTILINE)
-    assert len(shown) == 2
+    assert len(shown) == 3
     for command, line in shown:
         assert main(shlex.split(command)) == 2
         printed = capsys.readouterr().err.strip()

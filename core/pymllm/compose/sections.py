@@ -126,5 +126,6 @@ def _unknown_section(setting: Setting) -> Exception:
     name = setting.path[0]
     cores = {**SECTIONS, **_PLAIN}
     homes = [section for section in NAMES if name in {entry.name for entry in fields(cores[section])}]
+    homes += [kind for kind in KINDS if name in _common(kind)]
     hint = did_you_mean(name, NAMES) or (f" Did you mean '{homes[0]}.{name}'?" if homes else "")
     return error(setting.origin, setting.key, f"there is no section '{name}'.{hint} Sections: {', '.join(NAMES)}")
