@@ -45,12 +45,13 @@ class EngineMachine(RuleBasedStateMachine):
         tokens=st.integers(12, 40),
         budget=st.one_of(st.just(1), st.integers(1, 16)),
         max_running=st.integers(1, 5),
+        overlap=st.booleans(),
     )
-    def start(self, page_size: int, tokens: int, budget: int, max_running: int) -> None:
+    def start(self, page_size: int, tokens: int, budget: int, max_running: int, overlap: bool) -> None:
         pages = max(1, tokens // page_size)
         self.info = info(pages=pages, page_size=page_size, budget=budget, max_running=max_running)
         self.runner = SimulatedRunner(page_size, budget)
-        self.engine = Engine(self.info, self.runner, make_policy(self.policy_name, page_size, pages), seed=0)
+        self.engine = Engine(self.info, self.runner, make_policy(self.policy_name, page_size, pages), seed=0, overlap=overlap)
         self.open: dict[str, tuple[list[int], int, list[int]]] = {}
         self.ended: list[list[int]] = []
         self.arrivals = 0
@@ -113,7 +114,7 @@ class EngineMachine(RuleBasedStateMachine):
             return
         bound = 50 + 20 * sum(len(prompt) + count for prompt, count, _ in self.open.values())
         for _ in range(bound):
-            if not self.open:
+            if not self.engine.has_work:
                 break
             self._take(self.engine.step())
         assert not self.open, f"{len(self.open)} requests were not served in {bound} steps"

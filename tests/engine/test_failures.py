@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from engines import TINY, answers, greedy, reference_answers, run, start, tokens
 from inbox import Inbox
@@ -24,24 +26,33 @@ POISON = 77
 
 
 class Guilty(SimulatedRunner):
-    """Fails whenever a guilty request has come to ``after`` tokens of answer."""
+    """Fails whenever a guilty request has come to ``after`` tokens of answer: when its step is launched, or
+    (``late``) when it is waited for."""
 
-    def __init__(self, after: int) -> None:
+    def __init__(self, after: int, late: bool) -> None:
         super().__init__(page_size=4, budget=16)
         self._after = after
+        self._late = late
 
-    def run(self, plan: StepPlan) -> list[ItemResult]:
+    def launch(self, plan: StepPlan) -> Callable[[], list[ItemResult]]:
         for item in plan.items:
-            if item.request.spec.id.startswith("guilty") and item.request.output_length >= self._after:
-                raise ValueError("this one cannot be computed")
-        return super().run(plan)
+            if item.request.spec.id.startswith("guilty") and item.answer_index >= self._after:
+                if self._late:
+                    return self._fail
+                self._fail()
+        return super().launch(plan)
+
+    def _fail(self) -> list[ItemResult]:
+        raise ValueError("this one cannot be computed")
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("after", [0, 1, 3])
-def test_a_request_that_cannot_be_computed_ends_alone(after: int) -> None:
+def test_a_request_that_cannot_be_computed_ends_alone(after: int, late: bool, overlap: bool) -> None:
     facts = info(pages=100, page_size=4, budget=16, max_running=8)
     policy = radix().load_factory()(radix().config(page_size=4), CacheContext(4, 100))
-    engine = Engine(facts, Guilty(after), policy, seed=0)
+    engine = Engine(facts, Guilty(after, late), policy, seed=0, overlap=overlap)
     prompts = {"a": [1, 2, 3] * 5, "guilty-b": [4] * 30, "c": [2], "guilty-d": [3], "e": [4] * 30}
     for name, prompt in prompts.items():
         engine.submit(request(name, prompt, COUNT))
@@ -67,10 +78,10 @@ def test_the_model_raising_for_one_request(tiny_llama, prompts) -> None:
         real = engine._runner
 
         class Wrapped:
-            def run(self, plan: StepPlan) -> list[ItemResult]:
+            def launch(self, plan: StepPlan) -> Callable[[], list[ItemResult]]:
                 if any(item.request.tokens[0] == POISON for item in plan.items):
                     raise RuntimeError("out of luck")
-                return real.run(plan)
+                return real.launch(plan)
 
         engine._runner = Wrapped()
         return engine

@@ -8,8 +8,10 @@ function of the prefix alone, which gives each request's only right answer in on
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pymllm.engine.messages import EngineInfo, EngineRequest
-from pymllm.engine.plan import ItemResult, StepPlan
+from pymllm.engine.plan import ItemResult, StepItem, StepPlan
 from pymllm.sampling import SamplingParams
 
 VOCAB = 5
@@ -37,32 +39,47 @@ def answer(prompt: list[int], count: int) -> list[int]:
 
 
 class SimulatedRunner:
-    """Stands where :class:`pymllm.engine.runner.Runner` does."""
+    """Stands where :class:`pymllm.engine.runner.Runner` does. Like a device, it computes steps in the order of
+    their launch, and knows the tokens it sampled before the host does."""
 
     def __init__(self, page_size: int, budget: int) -> None:
         self._page_size = page_size
         self._budget = budget
         self._kv: dict[int, int] = {}
+        self._sampled: dict[tuple[str, int], int] = {}
         self.steps: list[StepPlan] = []
 
-    def run(self, plan: StepPlan) -> list[ItemResult]:
+    def launch(self, plan: StepPlan) -> Callable[[], list[ItemResult]]:
         assert plan.tokens <= self._budget, "a step exceeds its budget"
         ids = [item.request.spec.id for item in plan.items]
         assert len(ids) == len(set(ids)), "a request is twice in one step"
         self.steps.append(plan)
-        for item in plan.items:
-            hashes = prefix_hashes(item.request.tokens)
+        tokens = [self._tokens(item) for item in plan.items]
+        for item, known in zip(plan.items, tokens):
+            hashes = prefix_hashes(known)
             for position in range(item.start, item.start + item.count):
                 self._kv[self._slot(item.request.pages, position)] = hashes[position]
-        return [ItemResult(token=self._check(item)) for item in plan.items]
+        results = [ItemResult(token=self._check(item, known)) for item, known in zip(plan.items, tokens)]
+        return lambda: results
 
-    def _check(self, item) -> int | None:
+    def _tokens(self, item: StepItem) -> list[int]:
+        """The request's tokens, with the one that it sampled and that the host has not read yet."""
+        tokens, end = item.request.tokens, item.start + item.count
+        if end <= len(tokens):
+            return tokens
+        assert end == len(tokens) + 1, "a step may be at most one token ahead of the host"
+        return [*tokens, self._sampled[item.request.spec.id, len(tokens)]]
+
+    def _check(self, item: StepItem, tokens: list[int]) -> int | None:
         request, end = item.request, item.start + item.count
-        for position, expected in enumerate(prefix_hashes(request.tokens)[:end]):
+        for position, expected in enumerate(prefix_hashes(tokens)[:end]):
             found = self._kv.get(self._slot(request.pages, position))
             assert found == expected, f"request {request.spec.id} attends to KV that is not its own at {position}"
-        assert item.samples == (end == len(request.tokens)), "an item samples exactly when it reaches the last token"
-        return next_token(request.tokens) if item.samples else None
+        assert item.samples == (end == len(tokens)), "an item samples exactly when it reaches the last token"
+        if not item.samples:
+            return None
+        token = self._sampled[request.spec.id, end] = next_token(tokens)
+        return token
 
     def _slot(self, pages: list[int], position: int) -> int:
         page = pages[position // self._page_size]

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 
 from pymllm.engine.plan import StepItem, StepPlan
-from pymllm.engine.request import Request
 from pymllm.engine.sampling_batch import SampleRow
 from pymllm.interfaces.attention import AttentionBatch
 from pymllm.interfaces.model import ForwardBatch
@@ -53,8 +52,9 @@ def _page_table(items: list[StepItem], page_size: int) -> np.ndarray:
     return table
 
 
-def sample_row(request: Request) -> SampleRow:
-    """What the sampler needs to draw a request's next token. One object serves the request for life."""
+def sample_row(item: StepItem) -> SampleRow:
+    """What the sampler needs to draw the token of an item. One object serves the request for life."""
+    request = item.request
     row = request.row
     if row is None:
         row = request.row = SampleRow(
@@ -66,5 +66,5 @@ def sample_row(request: Request) -> SampleRow:
             end_token_ids=sorted(request.end_tokens),
         )
     row.output_ids += request.tokens[request.prompt_length + len(row.output_ids) :]
-    row.position = len(row.output_ids)
+    row.position = item.answer_index
     return row

@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 import msgspec
@@ -26,8 +29,10 @@ BROKEN_LOGITS = "the model's logits for this request are not numbers (NaN or inf
 class StepRunner(Protocol):
     """What the engine needs of a runner (:class:`pymllm.engine.runner.Runner`)."""
 
-    def run(self, plan: StepPlan) -> list[ItemResult]:
-        """Compute a step; one result per item."""
+    def launch(self, plan: StepPlan) -> Callable[[], list[ItemResult]]:
+        """Start a step. What it returns waits for the step's end and gives one result per item. A step may
+        be launched before the last one was waited for; the tokens it continues from may then be known to
+        the runner alone."""
         ...
 
 
@@ -35,10 +40,15 @@ class Engine:
     """Scheduler, KV pages and runner, joined.
 
     seed: seeds requests that bring no seed of their own.
+    overlap: launch a step before the results of the last one are read.
     """
 
-    def __init__(self, info: EngineInfo, runner: StepRunner, policy: CachePolicy, *, seed: int) -> None:
+    def __init__(
+        self, info: EngineInfo, runner: StepRunner, policy: CachePolicy, *, seed: int, overlap: bool = False
+    ) -> None:
         self.info = info
+        self._depth = 2 if overlap else 1
+        self._in_flight: deque[tuple[StepPlan, Callable[[], list[ItemResult]]]] = deque()
         self._runner = runner
         self._policy = policy
         self._pool = PagePool(info.pages)
@@ -58,7 +68,7 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether a step would do something."""
-        return self._scheduler.has_work or bool(self._ended)
+        return self._scheduler.has_work or bool(self._ended or self._in_flight)
 
     def submit(self, spec: EngineRequest) -> None:
         """Queue a request that passed :func:`pymllm.engine.admission.check`."""
@@ -80,25 +90,68 @@ class Engine:
         return self._kv.reset()
 
     def step(self) -> list[TokenOutput]:
-        """Compute one step. Never raises for a request's sake: a request that fails ends with an error."""
+        """Launch a step, and book the oldest one in flight when there are as many as may be. Never raises for
+        a request's sake: a request that fails ends with an error."""
         plan = self._scheduler.schedule()
+        if plan.items and any(item.needs_history for item in plan.items):
+            self._book_all()
+            plan = StepPlan([item for item in plan.items if item.current])
         if plan.items:
             self._totals.total_steps += 1
             self._note_first_schedule(plan)
-            for item, result in self._run(plan):
-                self._settle(item, result)
+            self._launch(plan)
+        if self._in_flight and (len(self._in_flight) >= self._depth or not plan.items):
+            self._book(*self._in_flight.popleft())
         outputs, self._ended = self._ended, []
         return outputs
 
-    def _run(self, plan: StepPlan) -> list[tuple[StepItem, ItemResult | Exception]]:
-        """Run a plan; if it raises, run its items one by one so that only the guilty one fails."""
+    def _launch(self, plan: StepPlan) -> None:
         try:
-            return list(zip(plan.items, self._runner.run(plan)))
-        except Exception as error:
+            self._in_flight.append((plan, self._runner.launch(plan)))
+        except Exception:
+            log.exception("a step of %d requests could not be started", len(plan.items))
+            self._book_all()
+            self._one_by_one([plan])
+
+    def _book(self, plan: StepPlan, wait: Callable[[], list[ItemResult]]) -> None:
+        """Wait for a step and book its results. If it failed, the steps in flight are done again, request by
+        request, so that only the guilty one ends."""
+        try:
+            results = wait()
+        except Exception:
             log.exception("a step of %d requests failed", len(plan.items))
-            if len(plan.items) == 1:
-                return [(plan.items[0], error)]
-            return [pair for item in plan.items for pair in self._run(StepPlan([item]))]
+            self._one_by_one([plan, *self._abandon()])
+            return
+        for item, result in zip(plan.items, results):
+            if item.current:
+                self._settle(item, result)
+
+    def _book_all(self) -> None:
+        while self._in_flight:
+            self._book(*self._in_flight.popleft())
+
+    def _abandon(self) -> list[StepPlan]:
+        """The plans in flight, waited for and their results thrown away: they built on a step that failed."""
+        plans = []
+        while self._in_flight:
+            plan, wait = self._in_flight.popleft()
+            with suppress(Exception):
+                wait()
+            plans.append(plan)
+        return plans
+
+    def _one_by_one(self, plans: list[StepPlan]) -> None:
+        """Run the items of plans alone; running an item again is safe, since KV is written to the same slots."""
+        for item in [item for plan in plans for item in plan.items]:
+            if not item.current:
+                continue
+            try:
+                [result] = self._runner.launch(StepPlan([item]))()
+            except Exception as error:
+                message = f"computing this request failed: {type(error).__name__}: {error}"
+                self._end(item.request, "error", error=message, keep=False)
+            else:
+                self._settle(item, result)
 
     def _note_first_schedule(self, plan: StepPlan) -> None:
         now = time.monotonic()
@@ -109,13 +162,9 @@ class Engine:
                 self._totals.total_prompt_tokens += request.prompt_length
                 self._totals.total_cached_tokens += request.cached_tokens or 0
 
-    def _settle(self, item: StepItem, result: ItemResult | Exception) -> None:
+    def _settle(self, item: StepItem, result: ItemResult) -> None:
         """Book what a step brought for one request, and tell its client."""
         request = item.request
-        if isinstance(result, Exception):
-            message = f"computing this request failed: {type(result).__name__}: {result}"
-            self._end(request, "error", error=message, keep=False)
-            return
         if not result.valid:
             self._end(request, "error", error=BROKEN_LOGITS, keep=False)
             return

@@ -5,17 +5,36 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pymllm.engine.messages import TokenLogprobs
-from pymllm.engine.request import Request
+from pymllm.engine.request import Phase, Request
 
 
 @dataclass(frozen=True, slots=True)
 class StepItem:
-    """Tokens [start, start + count) of one request. samples: the step also draws its next token."""
+    """Tokens [start, start + count) of one request. samples: the step also draws its next token. epoch: of the
+    request when it was scheduled."""
 
     request: Request
     start: int
     count: int
     samples: bool
+    epoch: int = 0
+
+    @property
+    def current(self) -> bool:
+        """False once the request ended or was preempted: whatever the step brings for it is void."""
+        return self.request.phase is Phase.running and self.request.epoch == self.epoch
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether drawing the token needs to know all the tokens before it on the host."""
+        params = self.request.spec.sampling
+        penalties = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
+        return self.samples and penalties != (1.0, 0.0, 0.0)
+
+    @property
+    def answer_index(self) -> int:
+        """Index in the answer of the token that the item samples."""
+        return self.start + self.count - self.request.prompt_length
 
 
 @dataclass(frozen=True, slots=True)

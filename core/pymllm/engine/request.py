@@ -30,6 +30,7 @@ class Request:
     computed: leading tokens whose KV is computed, or will be by a step that was already scheduled.
     settled: leading tokens whose KV is certainly there (their step has ended, or they came from the cache).
     pending: tokens that scheduled steps will sample and whose value is not known yet.
+    epoch: how often it has left the running requests; results of steps scheduled before that are void.
     pages: KV pages in order. hit: the locked part of them that belongs to the cache policy.
     """
 
@@ -42,6 +43,7 @@ class Request:
     computed: int = 0
     settled: int = 0
     pending: int = 0
+    epoch: int = 0
     slot: int = -1
     pages: list[int] = field(default_factory=list)
     hit: Hit = field(default_factory=Hit)
@@ -74,6 +76,11 @@ class Request:
     def remaining(self) -> int:
         """Tokens still to be computed before the next one can be sampled: 1 for a decode."""
         return self.length - self.computed
+
+    @property
+    def complete(self) -> bool:
+        """Whether the steps scheduled so far bring its last token, however it ends."""
+        return self.length >= self.max_length
 
     @property
     def output_length(self) -> int:

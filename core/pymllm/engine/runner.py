@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from pymllm.engine.batch import forward_batch, sample_row
@@ -24,12 +26,17 @@ class Runner:
         self._attention = attention
         self._vocab_size = vocab_size
 
+    def launch(self, plan: StepPlan) -> Callable[[], list[ItemResult]]:
+        """Compute a step now; see :class:`pymllm.engine.engine.StepRunner`."""
+        results = self.run(plan)
+        return lambda: results
+
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> list[ItemResult]:
         """Compute a step; one result per item. Raises whatever the model raises; running the same plan
         again is safe, since KV is written to the same slots."""
         hidden, logits = self.forward(plan)
-        rows = [sample_row(item.request) for item in plan.items if item.samples]
+        rows = [sample_row(item) for item in plan.items if item.samples]
         results = [ItemResult() for _ in plan.items]
         if rows:
             samples = sample(logits, SamplingBatch.build(rows, self._vocab_size, logits.device))

@@ -52,8 +52,8 @@ class Scheduler:
         insort(self.waiting, request, key=lambda r: r.rank)
 
     def schedule(self) -> StepPlan:
-        """Plan the next step; its requests' ``computed`` and ``pending`` already count it. Empty only when
-        nothing is open."""
+        """Plan the next step; its requests' ``computed`` and ``pending`` already count it. It may be scheduled
+        before the results of the last one are known. Empty when nothing can be computed now."""
         self._step += 1
         self._admit()
         items: list[StepItem] = []
@@ -61,7 +61,7 @@ class Scheduler:
             if request.phase is not Phase.running or not self._make_room(request, request.computed + count):
                 continue
             samples = request.computed + count == request.length
-            items.append(StepItem(request, request.computed, count, samples))
+            items.append(StepItem(request, request.computed, count, samples, request.epoch))
             request.computed += count
             request.pending += samples
             request.last_step = self._step
@@ -70,8 +70,7 @@ class Scheduler:
     def commit(self, item: StepItem, token: int | None) -> None:
         """A step has ended: its KV is there, and with it the sampled token, if the item samples."""
         request = item.request
-        if request.phase is not Phase.running:
-            return
+        assert item.current, "results of a request that left are void"
         request.settled = item.start + item.count
         if token is not None:
             request.pending -= 1
@@ -141,7 +140,7 @@ class Scheduler:
 
     def _choose(self) -> list[tuple[Request, int]]:
         """Divide the budget: (request, tokens), in order of service."""
-        decodes = [r for r in self.running if r.remaining == 1]
+        decodes = [r for r in self.running if r.remaining == 1 and not r.complete]
         prefills = [r for r in self.running if r.remaining > 1]
         budget = self._budget
         reserve = 0
@@ -182,4 +181,6 @@ class Scheduler:
         self._kv.release(request, keep=keep)
         self._slots.free(request.slot)
         request.slot = -1
+        request.pending = 0
+        request.epoch += 1
         self.running.remove(request)
