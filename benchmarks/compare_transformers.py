@@ -23,10 +23,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from pymllm import LLM, SamplingParams
 from pymllm.bench.results import append_line, engine_metadata, run_metadata
 from pymllm.bench.stats import Spread, spread
-from pymllm.bench.workload import random_ids
+from pymllm.bench.workload import LAST_ID, random_ids
 from pymllm.cli.machine import facts
 
 Tokens = list[list[int]]
@@ -43,7 +44,7 @@ def main() -> None:
         )
         rng = random.Random(0)
         for name, lengths in settings.items():
-            prompts = [random_ids(rng, length, min(10_000, llm.info.vocab_size - 1)) for length in lengths]
+            prompts = [random_ids(rng, length, min(LAST_ID, llm.info.vocab_size - 1)) for length in lengths]
             if args.only in name:
                 figures = compare(llm, transformers, prompts, args.new_tokens, args.rounds)
                 show(name, lengths, figures)
@@ -105,8 +106,9 @@ def serve_transformers(pipe: Connection, section: Any, dtype: str) -> None:
 
 def load_transformers(section: Any, dtype: torch.dtype) -> Any:
     """transformers' model with the checkpoint's weights. Raises ValueError if a name does not fit."""
-    from pymllm.checkpoint import open_checkpoint
     from transformers import AutoConfig, AutoModelForCausalLM
+
+    from pymllm.checkpoint import open_checkpoint
 
     checkpoint = open_checkpoint(section)
     fields = {**checkpoint.config}

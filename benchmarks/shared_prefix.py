@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from pymllm import LLM, SamplingParams
 from pymllm.bench.results import append_line, engine_metadata, run_metadata
 from pymllm.bench.stats import Spread, spread
-from pymllm.bench.workload import random_ids, unlike_prompts
+from pymllm.bench.workload import LAST_ID, random_ids, unlike_prompts
 from pymllm.cli.machine import facts
 
 POLICIES = ("chunk", "radix")
@@ -31,7 +32,7 @@ def main() -> None:
     args = arguments()
     rng = random.Random(0)
     with open_llm(args.config, "chunk") as chunk, open_llm(args.config, "radix") as radix:
-        prefix = random_ids(rng, args.prefix, 10_000)
+        prefix = random_ids(rng, args.prefix, min(LAST_ID, chunk.info.vocab_size - 1))
         prompts = unlike_prompts(rng, args.requests, args.prefix + args.tail, chunk.info.vocab_size, prefix)
         engines = {"chunk": chunk, "radix": radix}
         seconds: dict[str, list[float]] = {name: [] for name in POLICIES}

@@ -90,9 +90,10 @@ class EngineConfig:
     memory_fraction: share of the device's total memory for weights and KV together; null means 0.9 on
         a GPU and 0.5 on a CPU.
     max_total_tokens: upper bound of the KV pool, tokens.
-    max_batch_tokens: most tokens computed in one step (any number from 1 up); null means 2048 on a GPU
-        and 512 on a CPU.
-    cuda_graphs, overlap: for the CUDA runner; null means "where the device can".
+    max_batch_tokens: most tokens computed in one step (any number from 1 up); null means 8192 on
+        a GPU of 40 GiB or more, 2048 on a smaller one and 512 on a CPU.
+    cuda_graphs, overlap: replay steps as CUDA graphs, and launch a step before the last one's tokens are read;
+        null means where the device and the attention backend can.
     seed: seeds the requests that bring no seed of their own; null means a fresh one at every start.
     restart: start a new engine process when one dies, instead of ending the server.
     """

@@ -1,4 +1,5 @@
 import pytest
+
 from pymllm.interfaces import CacheContext
 from pymllm.plugin import CacheOptions
 from pymllm.testing import CachePolicyConformance

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from pymllm import LLM
 from pymllm.compose import compose
 from pymllm.frontend.launch import launch_frontend

@@ -7,19 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from pymllm.bench import latency, results, serve, throughput
 from pymllm.cli import main
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def assert_documented(record: dict[str, Any], *modules: Any) -> None:
-    text = " ".join(module.__doc__ or "" for module in modules)
-    words = {word.strip(".,:;(){}") for word in text.split()}
-    undocumented = [name for name in record if name not in words and f"``{name}``" not in text]
-    assert undocumented == []
+from result_files import assert_documented, lines
 
 
 @pytest.fixture
@@ -71,8 +62,25 @@ def test_serve(server_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert record["duration_s"] >= max(request["finished"] for request in requests) - 1e-9
     assert record["goodput_requests_s"] == record["requests_s"]
     assert record["server"]["engine"]["dtype"] == "float32"
-    assert main(command) == 0
+    assert main(["bench", "serve", server_url, *load, *sizes]) == 0
     assert "came from the server's prefix cache" in capsys.readouterr().err
+
+
+def test_serve_under_several_loads(server_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, each = tmp_path / "r.jsonl", tmp_path / "each.jsonl"
+    sizes = ["--num-requests", "6", "--vocab-size", "288", "--input-len", "41", "50", "--output-len", "3", "6"]
+    kept = ["--result-filename", str(file), "--per-request", str(each), "--seed", "5"]
+    assert main(["bench", "serve", "--base-url", server_url, *sizes, *kept, "--concurrency", "1", "3"]) == 0
+    found = lines(file)
+    assert [(line["concurrency"], line["seed"], line["completed"]) for line in found] == [(1, 5, 6), (3, 6, 6)]
+    assert found[0]["max_in_flight"] == 1
+    assert found[1]["max_in_flight"] <= 3
+    assert [line["cached_tokens"] for line in found] == [0, 0]
+    assert [request["concurrency"] for request in lines(each)] == [1] * 6 + [3] * 6
+    sweep = capsys.readouterr().out.splitlines()[-3:]
+    assert sweep[0].startswith("OPEN AT MOST")
+    assert [row.split()[0] for row in sweep[1:]] == ["1", "3"]
+    assert f"{found[1]['output_tok_s']:,.1f}" in sweep[2]
 
 
 def test_serve_with_a_dataset(server_url: str, tmp_path: Path) -> None:
@@ -98,6 +106,9 @@ def test_failed_requests_are_shown_and_give_status_1(server_url: str, capsys: py
     ("arguments", "message"),
     [
         (["serve", "--base-url", "localhost"], "'localhost' is no URL of a server"),
+        (["serve", "localhost"], "'localhost' is no URL of a server"),
+        (["serve"], "pymllm bench serve http://localhost:8000"),
+        (["serve", "http://a", "--base-url", "http://b"], "given twice, as http://a and --base-url http://b"),
         (["serve", "--base-url", "http://127.0.0.1:1"], "no answer from http://127.0.0.1:1"),
         (["serve", "--base-url", "http://127.0.0.1:1", "--model", "m", "--dataset", "nowhere.jsonl"], "cannot be read"),
         (["serve", "--base-url", "http://h", "--result-filename", "/nowhere/r.jsonl"], "cannot be written to"),

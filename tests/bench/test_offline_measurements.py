@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from pymllm import LLM
 from pymllm.bench.latency import LatencyOptions, LatencyResult, measure_latency
 from pymllm.bench.throughput import ThroughputOptions, measure_throughput

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
+
 from pymllm.bench.requests import CHAT, COMPLETIONS, Body, Job, greeting_jobs
 from pymllm.bench.results import BenchmarkError
 from pymllm.bench.serve import Target, run_load
@@ -45,6 +47,16 @@ def test_a_whole_answer_is_counted_by_the_servers_usage(scripted: Scripted) -> N
     assert 0 <= record.scheduled <= record.arrived <= record.sent <= record.first <= record.finished
     assert record.tpot == (record.finished - record.first) / 2
     assert (result.completed, result.input_tokens, result.output_tokens, result.cached_tokens) == (1, 7, 3, 4)
+
+
+def test_only_line_feeds_end_an_event(scripted: Scripted) -> None:
+    """An answer may hold U+2028 and U+0085, which JSON need not escape."""
+    raw = json.dumps(text("a\u2028b\u0085c"), ensure_ascii=False)
+    assert "\u2028" in raw
+    events = [raw, {**text("", "stop"), "usage": USAGE}, "[DONE]"]
+    with scripted(lambda body: (200, events)) as url:
+        (record,), _ = load(url)
+    assert (record.error, record.chunks, record.output_tokens) == (None, 1, 3)
 
 
 def test_the_request_asks_for_what_is_measured(scripted: Scripted) -> None:

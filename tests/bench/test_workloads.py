@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import pytest
+
 from pymllm.bench.requests import arrivals
 from pymllm.bench.workload import Lengths, offline_workload, unlike_prompts
 

@@ -10,6 +10,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
+
 from pymllm.checkpoint import Checkpoint, open_checkpoint
 from pymllm.config import ModelConfig
 

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
 from pymllm.checkpoint import load_weights, open_checkpoint
 from pymllm.checkpoint.base import Checkpoint
 from pymllm.config import ModelConfig
 from pymllm.errors import CheckpointError
 from pymllm.interfaces.weights import WeightMap
-from safetensors.torch import save_file
-from torch import Tensor
 
 
 def checkpoint_of(folder: Path, tensors: dict[str, Tensor]) -> Checkpoint:

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
+
 from pymllm.checkpoint import open_checkpoint
 from pymllm.config import LoadFormat, ModelConfig
 from pymllm.errors import CheckpointError
-from safetensors.torch import save_file
 
 TENSORS = {
     "a.weight": torch.arange(6, dtype=torch.float32).reshape(2, 3),

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
 from pymllm.checkpoint import Checkpoint, open_checkpoint
 from pymllm.config import LoadFormat, ModelConfig
 from pymllm.errors import CheckpointError
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 KEYS: dict[str, Any] = {
     "block_count": 1,

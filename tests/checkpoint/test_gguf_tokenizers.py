@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import regex
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
 from pymllm.checkpoint import Checkpoint, open_checkpoint
 from pymllm.config import ModelConfig
 from pymllm.errors import CheckpointError
 from pymllm.frontend.tokenizer import eos_token_ids, load_tokenizer
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 QWEN2 = (

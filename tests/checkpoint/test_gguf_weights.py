@@ -10,12 +10,13 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
 from pymllm.checkpoint import Checkpoint, load_weights, open_checkpoint
 from pymllm.config import ModelConfig
 from pymllm.errors import CheckpointError
 from pymllm.interfaces.weights import WeightMap
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
-from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 SMALL = {
     "vocab_size": 96,

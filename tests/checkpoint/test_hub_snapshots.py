@@ -9,10 +9,11 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 import torch
+from safetensors.torch import save_file
+
 from pymllm.checkpoint import open_checkpoint
 from pymllm.config import Hub, LoadFormat, ModelConfig
 from pymllm.errors import CheckpointError
-from safetensors.torch import save_file
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from pymllm.checkpoint import fill_random
 from pymllm.interfaces.weights import WeightMap
 

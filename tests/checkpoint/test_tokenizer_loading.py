@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
 from pymllm.checkpoint import Checkpoint, open_checkpoint
 from pymllm.config import LoadFormat, ModelConfig
 from pymllm.errors import CheckpointError
 from pymllm.frontend.tokenizer import eos_token_ids, load_tokenizer
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 
 def save_tokenizer(folder: Path, words: list[str]) -> None:

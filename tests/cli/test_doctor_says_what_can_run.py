@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from sites import EXAMPLES, Site, run_pymllm
 
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from sites import run_pymllm, run_python
 
 
@@ -22,9 +23,13 @@ def test_an_error_is_one_line() -> None:
     "words, expected",
     [
         (["confg"], "unknown command 'confg'; did you mean 'config'?"),
-        (["zzzzz"], "unknown command 'zzzzz'; commands: run, chat, bench, plugins, config, doctor"),
+        (["zzzzz"], "unknown command 'zzzzz'; commands: run, chat, bench, "),
         (["config"], "required"),
-        (["plugins", "--chek"], "unrecognized arguments: --chek"),
+        (["plugins", "--chek"], "unrecognized arguments: --chek. Did you mean '--check'?"),
+        (["run", "q.yaml", "--promt", "hi"], "unrecognized arguments: --promt hi. Did you mean '--prompt'?"),
+        (["run", "--max-token=3"], "unrecognized arguments: --max-token=3. Did you mean '--max-tokens'?"),
+        (["bench", "serve", "http://h", "--num-request", "3"], "Did you mean '--num-requests'?"),
+        (["plugins", "--zzz"], "unrecognized arguments: --zzz\n"),
         (["plugins", "word"], "unrecognized arguments: word"),
         (["--no-such"], "--no-such"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+
 from pymllm import __version__
 from pymllm.cli import COMMANDS
 from sites import run_pymllm, run_python

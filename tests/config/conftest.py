@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from pymllm.compose import compose
 from pymllm.config import Config
 from pymllm.errors import PymllmError

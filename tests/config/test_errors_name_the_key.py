@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from pymllm.compose import compose
 from pymllm.errors import ConfigError, PluginError
 
@@ -21,8 +22,12 @@ IN_A_FILE = {
     "server: {zzz: 1}": "server.zzz: unknown key 'zzz'. server has: host, port, api_key",
     "enigne: {seed: 1}": "enigne.seed: there is no section 'enigne'. Did you mean 'engine'?",
     "port: 1": "port: there is no section 'port'. Did you mean 'server.port'?",
-    "engine: 5": "engine: this is a section: it holds keys, not 5",
-    "cache: [radix]": "cache: this is a section",
+    "evicton: lfu": "evicton: there is no section 'evicton'. Did you mean 'cache.eviction'?",
+    "cache: {plugin: radix}\neviction: lfu": "eviction: there is no section 'eviction'. Did you mean 'cache.eviction'?",
+    "cache: chunk\neviction: lfu": "eviction: there is no section 'eviction'. Sections: model,",
+    "engine: 5": "engine: this is a section: it holds keys, not 5. engine has: device, process,",
+    "log: debug": "log: this is a section: it holds keys, not 'debug'. log has: level",
+    "cache: [radix]": "cache: this is a section: it holds keys, not ['radix']. cache has: plugin, page_size and the",
     "cache: auto": "cache.plugin: there is no 'auto' here; name one of chunk",
     "cache: {plugin: 3}": "cache.plugin: expected the name of a cache plugin, got 3",
     "cache: {plugin: null}": "cache.plugin: expected the name of a cache plugin, got null",
@@ -50,8 +55,6 @@ IN_A_FILE = {
     "engine: {max_total_tokens: -4}": "engine.max_total_tokens: must be at least 1, not -4",
     "engine: {device: tpu}": "engine.device: must be auto, cpu, cuda or cuda:N, not 'tpu'",
     "engine: {device: 'cuda:x'}": "engine.device: must be auto, cpu, cuda or cuda:N",
-    "engine: {cuda_graphs: true}": "engine.cuda_graphs: true is not available in this version",
-    "engine: {device: cpu, overlap: true}": "engine.overlap: true is not available in this version",
     "server: {api_key: ''}": "server.api_key: must not be empty",
     "server: {api_key: 'a b'}": "server.api_key: must be printable ASCII without spaces",
     "server: {port: '${oc.env:PYMLLM_NOT_SET}'}": "server.port: the environment variable PYMLLM_NOT_SET is not set",
@@ -81,8 +84,9 @@ def test_in_a_file(refused: Refused, text: str, expected: str) -> None:
         ("cache.page_size=[1", "cache.page_size: '[1' is not valid YAML"),
         ("engine.seed=${", "engine.seed: '${' starts a reference"),
         ("server.port=99999", "server.port: must be at most 65535"),
-        ("engine.cuda_graphs=true", "engine.cuda_graphs: true is not available in this version"),
         ("engine.sed=1", "engine.sed: unknown key 'sed'. Did you mean 'seed'?"),
+        ("eviction=lfu", "eviction: there is no section 'eviction'. Did you mean 'cache.eviction'?"),
+        ("log=debug", "log: this is a section: it holds keys, not 'debug'. log has: level"),
         ("model=some/path", "model: this is a section; write model.path"),
         ("server.api_key=", "server.api_key: must not be empty"),
     ],

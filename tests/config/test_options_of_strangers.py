@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from pymllm.compose import auto_section, compose, to_dict
 from pymllm.config import Config, QuantConfig
 from pymllm.errors import ConfigError

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from pymllm.compose import compose
 from pymllm.config import Config
 from pymllm.errors import ConfigError

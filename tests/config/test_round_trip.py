@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+
 from pymllm.compose import compose, to_dict, to_yaml
 from sites import run_python
 

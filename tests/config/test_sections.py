@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+
 from pymllm.compose import compose
 from pymllm.config import CacheConfig, Config, DType, ModelConfig
 from pymllm.plugin import CacheOptions

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from pymllm.registry import Registry
 from sites import EXAMPLES, Site, run_python
 

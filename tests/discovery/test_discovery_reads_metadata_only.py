@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from pymllm.errors import PluginError
 from pymllm.registry import Registry
 from sites import Site

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from pymllm.errors import PluginError
 from pymllm.registry import Registry
 from sites import Site

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from pymllm.compose import compose
 from pymllm.frontend.launch import launch_frontend
 from pymllm.server.app import create_app

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from omegaconf import MISSING
+
 from pymllm.compose import compose
 from pymllm.config import Config
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from pymllm import hookspecs, interfaces, plugin, registry, testing
 
 _SHOWN = re.compile(r"^<!-- from (\S+) -->\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+
 from pymllm.cli import COMMANDS, main
 from sites import run_pymllm
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from pymllm import LLM, SamplingParams
 from sites import run_pymllm
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+
 from engines import greedy, reference_answers, start
 from inbox import Inbox
 from pymllm.engine.engine import Engine

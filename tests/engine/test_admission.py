@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from pymllm.engine.admission import check, max_length
 from pymllm.engine.messages import EngineInfo, EngineRequest
 from pymllm.errors import RequestError

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+
+from engines import start
 from pymllm.compose import compose
 from pymllm.engine.choose import choose_attention, choose_model, choose_named, choose_quant
 from pymllm.errors import ConfigError, PluginError
@@ -229,3 +231,9 @@ def test_a_cache_policy_is_named() -> None:
     section = compose(None, {"model.path": "x", "cache.plugin": "chunk"}).cache
     chosen = choose_named(Registry(), "cache", section)
     assert (chosen.choice.kind, chosen.choice.name) == ("cache", "chunk")
+
+
+@pytest.mark.parametrize("name", ["cuda_graphs", "overlap"])
+def test_what_a_cpu_cannot_do_is_refused(tiny_llama, name) -> None:
+    with pytest.raises(ConfigError, match=f"engine.{name}: true needs a CUDA device"):
+        start(tiny_llama, {f"engine.{name}": True})

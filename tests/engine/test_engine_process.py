@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from engines import TINY, answers, greedy, start
 from inbox import Inbox
 from pymllm.compose import compose

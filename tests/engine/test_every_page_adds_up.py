@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from simulated import VOCAB, SimulatedRunner, answer, info, request
 
 from pymllm.engine.admission import check
 from pymllm.engine.engine import Engine
 from pymllm.errors import RequestError
 from pymllm.interfaces.cache import CacheContext
+from simulated import VOCAB, SimulatedRunner, answer, info, request
 
 TOKENS = st.integers(0, VOCAB - 1)
 PROMPTS = st.one_of(
@@ -51,7 +51,9 @@ class EngineMachine(RuleBasedStateMachine):
         pages = max(1, tokens // page_size)
         self.info = info(pages=pages, page_size=page_size, budget=budget, max_running=max_running)
         self.runner = SimulatedRunner(page_size, budget)
-        self.engine = Engine(self.info, self.runner, make_policy(self.policy_name, page_size, pages), seed=0, overlap=overlap)
+        self.engine = Engine(
+            self.info, self.runner, make_policy(self.policy_name, page_size, pages), seed=0, overlap=overlap
+        )
         self.open: dict[str, tuple[list[int], int, list[int]]] = {}
         self.ended: list[list[int]] = []
         self.arrivals = 0
@@ -122,9 +124,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert (stats.running, stats.waiting, stats.pages_used) == (0, 0, 0)
 
 
-@pytest.mark.parametrize(
-    "policy", ["chunk", "radix-lru", "radix-lfu", "radix-fifo", "radix-priority", "lfu"]
-)
+@pytest.mark.parametrize("policy", ["chunk", "radix-lru", "radix-lfu", "radix-fifo", "radix-priority", "lfu"])
 def test_random_traffic(policy: str) -> None:
     machine = type("Machine", (EngineMachine,), {"policy_name": policy})
     machine.TestCase.settings = settings(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from safetensors.torch import load_file, save_file
+
 from engines import TINY, answers, greedy, reference_answers, run, start, tokens
 from inbox import Inbox
 from pymllm.compose import compose
@@ -18,7 +20,6 @@ from pymllm.errors import EngineDeadError
 from pymllm.interfaces.cache import CacheContext
 from pymllm.testing.tiny import make_tiny_checkpoint
 from pymllm_cache_radix.plugin import pymllm_cache as radix
-from safetensors.torch import load_file, save_file
 from simulated import SimulatedRunner, answer, info, request
 
 COUNT = 8

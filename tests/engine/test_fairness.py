@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from pymllm_cache_chunk.plugin import pymllm_cache as chunk
-from pymllm_cache_radix.plugin import pymllm_cache as radix
-from simulated import SimulatedRunner, answer, info, request
 
 from pymllm.engine.engine import Engine
 from pymllm.interfaces.cache import CacheContext
+from pymllm_cache_chunk.plugin import pymllm_cache as chunk
+from pymllm_cache_radix.plugin import pymllm_cache as radix
+from simulated import SimulatedRunner, answer, info, request
 
 
 def make_engine(budget: int, *, pages: int = 1000, page_size: int = 4, max_running: int = 64, policy=radix):
@@ -43,7 +43,9 @@ def test_decodes_do_not_starve_a_prefill(budget: int) -> None:
     # a quarter of the budget, at least a token, is the prefill's; half the steps if the budget is one token
     share = max(1, budget // 4) if budget > 1 else 0.5
     # its last token is one to compute, like a decode, and takes its turn among the twenty others
-    assert len(runner.steps) - before <= 80 / share + 21 / min(21, max(1, budget - share)) * (2 if budget == 1 else 1) + 3
+    assert (
+        len(runner.steps) - before <= 80 / share + 21 / min(21, max(1, budget - share)) * (2 if budget == 1 else 1) + 3
+    )
 
 
 @pytest.mark.parametrize("budget", [1, 2, 3, 8, 16])

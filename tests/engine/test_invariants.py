@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from engines import answers, greedy, reference_answers, run, start, tokens
 
+from engines import answers, greedy, reference_answers, run, start, tokens
 from pymllm.testing.tiny import make_tiny_checkpoint
 
 COUNT = 12

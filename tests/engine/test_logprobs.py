@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from engines import answers, greedy, reference_answers, run, start, tokens
 from pymllm.engine.messages import TokenLogprobs
 from pymllm.sampling import SamplingParams

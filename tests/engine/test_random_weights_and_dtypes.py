@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 import torch
+
 from engines import answers, greedy, run, start, tokens
 from pymllm.errors import CapacityError, CheckpointError, ConfigError
 from pymllm.testing.tiny import make_tiny_checkpoint

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from engines import run, start, tokens
-from pymllm.sampling import SamplingParams
 from transformers import (
     AutoModelForCausalLM,
     LogitsProcessorList,
@@ -14,6 +12,9 @@ from transformers import (
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
+
+from engines import run, start, tokens
+from pymllm.sampling import SamplingParams
 
 COUNT = 24
 POOLS = {

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from engines import greedy, run, tokens
 
+from engines import greedy, run, tokens
 from pymllm.checkpoint import open_checkpoint
 from pymllm.compose import compose
 from pymllm.config import ModelConfig

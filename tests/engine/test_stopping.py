@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from engines import reference_answers, run, start, tokens
 from inbox import Inbox
 from pymllm.engine.client import EngineClient

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
 from pymllm.engine.client import Deliver, EngineClient
 from pymllm.engine.messages import EngineInfo, EngineRequest, EngineStats, TokenOutput
 from pymllm.errors import QueueFullError
 from pymllm.testing.tiny import make_tokenizer
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"

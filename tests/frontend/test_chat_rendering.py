@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
+
 from pymllm.errors import RequestError
 from pymllm.frontend.chat import render_chat
 

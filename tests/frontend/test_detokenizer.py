@@ -7,6 +7,7 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from pymllm.frontend.detokenizer import Detokenizer, pieces
 
 FAMILIES = ("byte_level", "byte_fallback", "metaspace")

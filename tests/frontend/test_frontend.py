@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from pymllm.engine.messages import TokenLogprobs
 from pymllm.errors import QueueFullError, RequestError
 from pymllm.frontend.frontend import Frontend

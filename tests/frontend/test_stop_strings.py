@@ -7,6 +7,7 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from pymllm.errors import RequestError
 from pymllm.frontend.stop import MAX_STOP_LENGTH, MAX_STOP_STRINGS, StopMatcher, StopStrings
 

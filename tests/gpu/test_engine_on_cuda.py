@@ -6,8 +6,8 @@ import random
 
 import pytest
 import torch
-from engines import answers, reference_answers, start
 
+from engines import answers, reference_answers, start
 from pymllm.testing.tiny import make_tiny_checkpoint
 
 pytestmark = [
@@ -22,6 +22,11 @@ VARIANTS = {
     "page size 1": {"cache.page_size": 1},
     "budget 5": {"engine.max_batch_tokens": 5},
     "preempting": {"engine.max_total_tokens": 128, "cache.page_size": 4, "cache.plugin": "chunk"},
+    "no overlap": {"engine.overlap": False},
+    "no graphs": {"engine.cuda_graphs": False},
+    "neither": {"engine.overlap": False, "engine.cuda_graphs": False},
+    "torch attention": {"attention.plugin": "torch"},
+    "triton attention": {"attention.plugin": "triton"},
 }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from pymllm.interfaces import AttentionContext, Linear, LinearSpec, QuantMethod, Unsupported, WeightMap
 from pymllm.layers import BuildContext, FullPrecision
 from pymllm.testing.reference import ReferenceAttention

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from pymllm.errors import CheckpointError
 from pymllm.layers import DecoderConfig
 

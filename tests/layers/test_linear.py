@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from pymllm.errors import PluginError
 from pymllm.interfaces import LinearSpec, QuantContext, WeightMap
 from pymllm.layers import FullPrecision

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from pymllm.layers import Embedding, TiedHead
 from pymllm.layers.packed import pack, stand_in
 

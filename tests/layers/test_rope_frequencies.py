@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from pymllm.errors import CheckpointError
-from pymllm.layers import rope_from_config
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from pymllm.errors import CheckpointError
+from pymllm.layers import rope_from_config
 
 SIZES = {"hidden_size": 256, "num_attention_heads": 4, "head_dim": 64, "max_position_embeddings": 512}
 LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
+
 from pymllm.testing import make_tiny_checkpoint
 from pymllm.testing.harness import load_model
 from pymllm.testing.tiny import Architecture
 from pymllm_model_llama.model import LlamaModel
 from pymllm_model_qwen3.model import Qwen3Model
-from transformers import AutoModelForCausalLM
 
 FACTORIES: dict[str, Any] = {"llama": LlamaModel, "qwen2": LlamaModel, "qwen3": Qwen3Model}
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from pymllm.layers import Rope, rope_from_config
 from torch import Tensor
+
+from pymllm.layers import Rope, rope_from_config
 
 THETA = 10000.0
 

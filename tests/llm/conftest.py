@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
 from pymllm import LLM
 from pymllm.testing.tiny import make_tiny_checkpoint
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 SMALL = {"engine.max_total_tokens": 8192, "model.dtype": "float32"}
 """Overrides that keep a test's engine small."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from pymllm import SamplingParams
 
 PROMPTS = ["hello", "The capital of France is", "é🎉 你好", "a b c d e f g " * 10, "x"]

@@ -14,6 +14,7 @@ import threading
 import time
 
 import pytest
+
 from pymllm import SamplingParams
 from pymllm.cli import main
 from pymllm.cli.chat_loop import read_message
@@ -56,6 +57,7 @@ def expect(llm):
 def server(llm):
     """A real server on localhost over the tests' engine; yields its URL."""
     import uvicorn
+
     from pymllm.compose import compose
     from pymllm.server import create_app
 
@@ -108,7 +110,10 @@ def test_mistakes_are_answered_and_the_chat_goes_on(chat, expect, tmp_path):
     (tmp_path / "there").write_text("precious")
     mistakes = {
         "/frobnicate": "no command /frobnicate",
-        "/set temprature=1": "NAME is one of",
+        "/set temperatur=3": "there is no sampling value 'temperatur'. Did you mean 'temperature'?",
+        "/set top-k=3": "there is no sampling value 'top-k'. Did you mean 'top_k'?",
+        "/set temperature 3": "write /set NAME=VALUE",
+        "/set xyzzy=1": "NAME is one of",
         "/set temperature=-1": "temperature must be",
         "/set n=2": "NAME is one of",
         f"/save {tmp_path}/there": "exists",

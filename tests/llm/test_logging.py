@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
+
 from pymllm.config import LogLevel
 from pymllm.log import setup_logging
 

@@ -6,6 +6,7 @@ import signal
 import threading
 
 import pytest
+
 from pymllm import LLM, SamplingParams
 from pymllm.errors import ConfigError, EngineDeadError, RequestError
 from pymllm.testing.tiny import make_tiny_checkpoint

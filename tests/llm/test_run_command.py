@@ -6,10 +6,12 @@ import io
 import json
 
 import pytest
+
 from pymllm import SamplingParams
 from pymllm.cli import main
 
 SMALL = ["engine.max_total_tokens=4096", "model.dtype=float32"]
+OPENAI = {"custom_id": "c", "method": "POST", "url": "/v1/chat/completions"}
 GREEDY = ["--max-tokens", "8", "--temperature", "0"]
 
 
@@ -127,7 +129,7 @@ def test_bad_lines_are_errors_with_their_number_and_do_not_stop_the_others(run, 
         "{not json",
         "[1]",
         {"id": "x", "prompt": "hello", "max_tokens": 0},
-        {"prompt": "hello", "wrong": 1},
+        {"prompt": "hello", "temprature": 1},
         {"prompt": "hello", "messages": []},
         {"prompt_token_ids": [99999]},
         {"prompt": ["hello"]},
@@ -154,9 +156,40 @@ def test_bad_lines_are_errors_with_their_number_and_do_not_stop_the_others(run, 
         assert (error["line"] if isinstance(error, dict) else answer["line"]) == number
     assert answers[2]["id"] == "x"
     assert "max_tokens" in answers[2]["error"]
-    assert "'wrong'" in answers[3]["error"]
+    assert answers[3]["error"] == "unknown field 'temprature'. Did you mean 'temperature'?"
     assert "image_url is not supported" in answers[7]["error"]
     assert "/v1/chat/completions" in answers[8]["error"]["message"]
+    assert "'frobnicate'" in answers[9]["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "line, sentence",
+    [
+        ({"promt": "hello"}, "unknown field 'promt'. Did you mean 'prompt'?"),
+        ({"mesages": [], "id": "a"}, "unknown field 'mesages'. Did you mean 'messages'?"),
+        ({"prompt": "hello", "zzz": 1}, "unknown field 'zzz'"),
+        ({"prompt": "hello", "add_generation_prompt": True}, "add_generation_prompt has an effect only with messages"),
+        ({"max_tokens": 3}, "a line must hold one of prompt, messages, prompt_token_ids, or an OpenAI batch request"),
+        ({**OPENAI, "bdy": {}}, "unknown field 'bdy'. Did you mean 'body'?"),
+        ({**OPENAI, "body": {}, "temperature": 0}, "unknown field 'temperature'"),
+        (OPENAI, "the request body must be a JSON object"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_mistyped_key_is_named(run, tmp_path, line, sentence):
+    source = write(tmp_path / "in.jsonl", [line])
+    assert run("--batch", source, "--output", tmp_path / "out.jsonl", "--quiet")[0] == 1
+    [answer] = read(tmp_path / "out.jsonl")
+    error = answer["error"]
+    assert (error["message"] if isinstance(error, dict) else error) == sentence
+
+
+def test_answers_in_openai_form_name_the_model_as_the_server_does(run, folder, tmp_path):
+    body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}
+    source = write(tmp_path / "in.jsonl", [{**OPENAI, "body": body}])
+    for words, name in (((), folder.name), (("server.model_name=team/mine",), "team/mine")):
+        assert run("--batch", source, "--output", tmp_path / "out.jsonl", "--force", *words)[0] == 0
+        assert read(tmp_path / "out.jsonl")[0]["response"]["body"]["model"] == name
 
 
 def test_an_existing_output_is_only_replaced_by_force_and_never_by_a_failed_start(run, tmp_path):

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from pymllm.errors import CapacityError
 from pymllm.memory.budget import Budget, kv_pages
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from pymllm.memory.cgroup import GroupMemory, group_memory
 from pymllm.memory.device import available_bytes, is_out_of_memory, peak_bytes, total_bytes
 

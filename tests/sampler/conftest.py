@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
+
 from pymllm.engine.draw import draw
 from pymllm.engine.sampling_batch import SampleRow, SamplingBatch
 from pymllm.sampling import SamplingParams
-from torch import Tensor
 
 CPU = torch.device("cpu")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from pymllm.engine.sampler import SamplingBatch, sample
 
 CPU = torch.device("cpu")

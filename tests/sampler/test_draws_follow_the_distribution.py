@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+
 from pymllm.engine.sampler import SamplingBatch, sample
 
 CPU = torch.device("cpu")

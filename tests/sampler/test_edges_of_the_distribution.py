@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from pymllm.engine.sampler import SamplingBatch, sample
 from pymllm.engine.sampling_batch import GREEDY_BELOW
 

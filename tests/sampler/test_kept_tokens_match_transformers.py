@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from pymllm.engine.rank_select import select_by_bin, select_by_radix
 from transformers import (
     LogitsProcessorList,
     MinPLogitsWarper,
@@ -18,6 +17,8 @@ from transformers import (
     TopKLogitsWarper,
     TopPLogitsWarper,
 )
+
+from pymllm.engine.rank_select import select_by_bin, select_by_radix
 
 CASES = [
     {"temperature": 0.7},

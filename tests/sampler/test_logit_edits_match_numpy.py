@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from pymllm.engine.sampler import SamplingBatch, sample
 from transformers import RepetitionPenaltyLogitsProcessor
+
+from pymllm.engine.sampler import SamplingBatch, sample
 
 CPU = torch.device("cpu")
 V = 50

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from pymllm.engine.philox import philox4x32, uniforms
 
 # Random123's published known-answer vectors (tests/kat_vectors, "philox4x32 10"): counter, key, result.

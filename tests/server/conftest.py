@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+
 from pymllm.compose import compose
 from pymllm.config import Config
 from pymllm.frontend.launch import launch_frontend

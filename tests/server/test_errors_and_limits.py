@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+
 from pymllm.config import ServerConfig
 from pymllm.errors import ConfigError
 from pymllm.server import json_body
@@ -54,6 +55,13 @@ def test_every_other_route_needs_the_key(guarded: Any, path: str) -> None:
 def test_posting_needs_the_key(guarded: Any, path: str) -> None:
     assert httpx.post(guarded.url + path, json={}).status_code == 401
     assert httpx.post(guarded.url + path, json={}, headers=bearer(KEY)).status_code == 400
+
+
+@pytest.mark.parametrize("path", ["/", "/v1/models", "/info", "/metrics", "/health", "/ready"])
+def test_no_route_shows_the_key(guarded: Any, path: str) -> None:
+    response = httpx.get(guarded.url + path, headers=bearer(KEY))
+    assert response.status_code == 200
+    assert KEY not in response.text + str(response.headers)
 
 
 def test_health_and_readiness_need_no_key(guarded: Any) -> None:

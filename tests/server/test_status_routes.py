@@ -54,6 +54,8 @@ def test_metrics_count_what_happened(http: httpx.Client, server: Any) -> None:
     assert after["pymllm_kv_pages_cached"] + after["pymllm_kv_pages_free"] == pages
     assert after["pymllm_preemptions_total"] == 0
     assert after["pymllm_engine_up"] == 1
+    assert not [name for name in after if "_created" in name]
+    assert "_created" not in http.get("/metrics").text
 
 
 def test_info_says_what_was_chosen_and_why(http: httpx.Client) -> None:

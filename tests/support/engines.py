@@ -29,7 +29,9 @@ TINY = {
 
 def start(folder: Path, overrides: Mapping[str, Any] | None = None, *, process: bool = False) -> EngineClient:
     """An engine over a tiny checkpoint in float32 on the CPU."""
-    return launch(compose(None, {"model.path": str(folder), **TINY, **(overrides or {})}), process=process, progress=False)
+    return launch(
+        compose(None, {"model.path": str(folder), **TINY, **(overrides or {})}), process=process, progress=False
+    )
 
 
 def greedy(count: int, **more: Any) -> SamplingParams:

@@ -2,7 +2,7 @@
 
 A summary line of any benchmark starts with these fields:
 
-benchmark: "throughput", "latency" or "serve". run_name: as given, or null. date: ISO 8601, UTC.
+benchmark: "throughput", "latency", "one-batch" or "serve". run_name: as given, or null. date: ISO 8601, UTC.
 command: the command line. versions: python, pymllm, torch, transformers, numpy; those that are installed.
 load_average: the machine's one-minute load when the run began, null where it is not known.
 

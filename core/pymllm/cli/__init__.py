@@ -15,11 +15,13 @@ from importlib import import_module
 
 from pymllm import __version__
 from pymllm.errors import PymllmError
+from pymllm.spelling import did_you_mean
 
 COMMANDS = {
     "run": "serve a model, or answer one prompt or a file of prompts",
     "chat": "chat in the terminal, with a configuration or a running server",
-    "bench": "measure throughput, latency, or a running server",
+    "bench": "measure the model, throughput, latency or a running server, and draw the results",
+    "warmup": "fetch and build ahead of time what a start needs, and say what was built",
     "plugins": "list the installed plugins",
     "config": "print a composed configuration",
     "doctor": "say what this machine has and which plugins can run here",
@@ -88,10 +90,21 @@ def _parse(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Nam
     """Like parse_args, but ``key=value`` may also stand after options (see pymllm.cli.common)."""
     args, extra = parser.parse_known_args(argv)
     if extra and (not hasattr(args, "settings") or any(word.startswith("-") for word in extra)):
-        parser.error(f"unrecognized arguments: {' '.join(extra)}")
+        parser.error(f"unrecognized arguments: {' '.join(extra)}{_option_hint(parser, args, extra)}")
     if extra:
         args.settings = [*args.settings, *extra]
     return args
+
+
+def _option_hint(parser: argparse.ArgumentParser, args: argparse.Namespace, extra: Sequence[str]) -> str:
+    """What the first unknown option was perhaps meant to be, also one of the subcommand that was given."""
+    known = list(parser._option_string_actions)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            known += action.choices[getattr(args, action.dest)]._option_string_actions
+    word = next((word.partition("=")[0] for word in extra if word.startswith("-")), "")
+    hint = did_you_mean(word, known)
+    return f".{hint}" if hint else ""
 
 
 def _unknown(command: str) -> str:

@@ -35,11 +35,13 @@ def answer_file(config: Config, args: argparse.Namespace, options: Mapping[str, 
     source, target = Path(args.batch), Path(args.output)
     lines = _check_files(source, target, args.force)
     from pymllm.llm import LLM
+    from pymllm.server.state import served_name
 
     with LLM.from_config(config, progress=not args.quiet and sys.stderr.isatty()) as llm:
         part = target.with_name(target.name + ".part")
         with source.open("rb") as reader, part.open("wb") as writer:
-            batch = _Batch(llm.frontend, writer, options, lines, progress=not args.quiet)
+            name = served_name(llm.frontend.model_name, config.server.model_name)
+            batch = _Batch(llm.frontend, name, writer, options, lines, progress=not args.quiet)
             batch.run(reader)
         os.replace(part, target)
     if batch.failed:
@@ -79,14 +81,21 @@ class _Batch:
     """written, failed: lines so far. first_failure: its line number."""
 
     def __init__(
-        self, frontend: Frontend, writer: IO[bytes], options: Mapping[str, Any], lines: int, *, progress: bool
+        self,
+        frontend: Frontend,
+        model_name: str,
+        writer: IO[bytes],
+        options: Mapping[str, Any],
+        lines: int,
+        *,
+        progress: bool,
     ) -> None:
         from tqdm import tqdm
 
         from pymllm.server.token_text import TokenTexts
 
         self._frontend = frontend
-        self._reader = LineReader(frontend, TokenTexts(frontend.tokenizer), options)
+        self._reader = LineReader(frontend, model_name, TokenTexts(frontend.tokenizer), options)
         self._writer = writer
         self._events: queue.SimpleQueue[tuple[_Entry, Delta]] = queue.SimpleQueue()
         self._open: deque[_Entry] = deque()

@@ -7,7 +7,7 @@ A line is {"prompt": text}, {"messages": [...]} or {"prompt_token_ids": [...]}, 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import msgspec
 
 from pymllm.errors import RequestError
 from pymllm.sampling import SamplingParams
+from pymllm.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from pymllm.frontend.frontend import Frontend
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 CHAT_URL = "/v1/chat/completions"
 PROMPTS = ("prompt", "messages", "prompt_token_ids")
 TEMPLATE = ("add_generation_prompt", "continue_final_message", "chat_template_kwargs")
+NAMES = ("id", "custom_id")
+PLAIN = (*NAMES, *PROMPTS, *TEMPLATE, *SamplingParams.__struct_fields__)
+"""Keys of a line in our form."""
+OPENAI = ("custom_id", "method", "url", "body")
+"""Keys of a line in OpenAI's form."""
 
 
 @dataclass
@@ -60,25 +66,29 @@ class Task:
 class LineReader:
     """Turns lines into tasks for one model."""
 
-    def __init__(self, frontend: Frontend, texts: TokenTexts, options: Mapping[str, Any]) -> None:
-        """options: sampling fields for lines that do not set them."""
+    def __init__(self, frontend: Frontend, model_name: str, texts: TokenTexts, options: Mapping[str, Any]) -> None:
+        """model_name: in answers of OpenAI's form. options: sampling fields for lines that do not set them."""
         self._frontend = frontend
+        self._model_name = model_name
         self._texts = texts
         self._options = dict(options)
 
     def read(self, content: dict[str, Any]) -> Task:
         """Raises RequestError, naming the field, for a line that cannot be answered."""
-        task = self._read_openai(content) if "body" in content else self._read_plain(content)
+        task = self._read_openai(content) if _is_openai(content) else self._read_plain(content)
         self._frontend.check(task.ids, task.params)
         return task
 
     def _read_plain(self, content: dict[str, Any]) -> Task:
-        rest = {key: value for key, value in content.items() if key not in ("id", "custom_id")}
+        _check_keys(content, PLAIN)
+        rest = {key: value for key, value in content.items() if key not in NAMES}
         kinds = [key for key in PROMPTS if key in rest]
         if len(kinds) != 1:
             raise RequestError(f"a line must hold one of {', '.join(PROMPTS)}, or an OpenAI batch request")
         prompt = rest.pop(kinds[0])
-        template = {key: rest.pop(key) for key in TEMPLATE if kinds[0] == "messages" and key in rest}
+        template = {key: rest.pop(key) for key in TEMPLATE if key in rest}
+        if template and kinds[0] != "messages":
+            raise RequestError(f"{next(iter(template))} has an effect only with messages", next(iter(template)))
         params = self._params(rest)
         ids = prompt
         if kinds[0] == "prompt":
@@ -95,10 +105,6 @@ class LineReader:
     def _params(self, fields: dict[str, Any]) -> SamplingParams:
         from pymllm.server.protocol.sampling import token_bias
 
-        known = SamplingParams.__struct_fields__
-        for name in fields:
-            if name not in known:
-                raise RequestError(f"unknown field '{name:.100}'", name)
         if isinstance(fields.get("logit_bias"), dict):
             fields["logit_bias"] = token_bias(fields["logit_bias"])
         return SamplingParams(**{**self._options, **fields})
@@ -107,9 +113,10 @@ class LineReader:
         from pymllm.server.protocol.base import parse
         from pymllm.server.protocol.chat import ChatRequest
 
+        _check_keys(content, OPENAI)
         if content.get("url") != CHAT_URL or content.get("method", "POST") != "POST":
             raise RequestError(f"a batch request must be a POST to {CHAT_URL}", "url")
-        raw = content["body"]
+        raw = content.get("body")
         if isinstance(raw, dict):
             spelled = raw.get("max_tokens") is not None or raw.get("max_completion_tokens") is not None
             raw = {**{k: v for k, v in self._options.items() if k != "max_tokens" or not spelled}, **raw}
@@ -126,7 +133,7 @@ class LineReader:
 
         found = Collected([task.wholes], [None], task.usage)
         id = uuid.uuid4().hex
-        body = chat_completion(f"chatcmpl-{id}", self._frontend.model_name, found, self._texts, logprobs=logprobs)
+        body = chat_completion(f"chatcmpl-{id}", self._model_name, found, self._texts, logprobs=logprobs)
         response = {"status_code": 200, "request_id": id, "body": body}
         return {"id": f"batch_req_{id}", "custom_id": custom_id, "response": response, "error": None}
 
@@ -142,14 +149,25 @@ def parse_line(line: bytes) -> dict[str, Any]:
     return content
 
 
+def _is_openai(content: Mapping[str, Any]) -> bool:
+    return any(key in content for key in OPENAI if key != "custom_id")
+
+
+def _check_keys(content: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Raises RequestError that names the first unknown key."""
+    for key in content:
+        if key not in known:
+            raise RequestError(f"unknown field '{key:.100}'.{did_you_mean(key, known)}".rstrip("."), key)
+
+
 def name_of(content: Mapping[str, Any]) -> dict[str, Any]:
     """The id of a line, under the name it has there."""
-    return {key: content[key] for key in ("id", "custom_id") if key in content}
+    return {key: content[key] for key in NAMES if key in content}
 
 
 def error_line(content: Mapping[str, Any], number: int, message: str) -> dict[str, Any]:
     """The answer to line ``number`` (from 1) that could not be answered."""
-    if "body" in content:
+    if _is_openai(content):
         error = {"code": "invalid_request", "message": message, "line": number}
         return {"id": None, **name_of(content), "response": None, "error": error}
     return {**name_of(content), "error": message, "line": number}

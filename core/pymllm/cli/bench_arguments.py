@@ -21,12 +21,27 @@ def add_throughput(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
 
 
+def add_one_batch(parser: argparse.ArgumentParser) -> None:
+    """[CONFIG] [key=value ...] and the settings, every combination of which is measured."""
+    add_config_arguments(parser)
+    _add_settings(parser, {"batch-size": [1, 8], "input-len": [256, 1024], "output-len": [128]})
+    parser.add_argument("--temperature", type=not_negative, default=0.0, metavar="T", help="default: 0")
+    parser.add_argument("--repeats", type=positive, default=3, metavar="N", help="of each setting; default: 3")
+    parser.add_argument(
+        "--profile", nargs="?", const="torch", choices=("torch", "cuda"),
+        help="trace one more run of each setting, by stage: torch (as --profile alone) writes Chrome traces, "
+        "cuda opens cudaProfilerApi ranges for nsys",
+    )  # fmt: skip
+    parser.add_argument(
+        "--profile-dir", type=Path, metavar="DIR", help="of traces; default: PYMLLM_TORCH_PROFILER_DIR, else ./profiles"
+    )
+    _add_common(parser)
+
+
 def add_latency(parser: argparse.ArgumentParser) -> None:
     """[CONFIG] [key=value ...] and the settings, every combination of which is measured."""
     add_config_arguments(parser)
-    for name, default in (("batch-size", [1, 8]), ("input-len", [128]), ("output-len", [128])):
-        text = f"one or more; default: {' '.join(map(str, default))}"
-        parser.add_argument(f"--{name}", type=positive, nargs="+", default=default, metavar="N", help=text)
+    _add_settings(parser, {"batch-size": [1, 8], "input-len": [128], "output-len": [128]})
     parser.add_argument(
         "--shared-prefix", type=natural, default=0, metavar="N", help="tokens that all prompts share; default: 0"
     )
@@ -37,7 +52,8 @@ def add_latency(parser: argparse.ArgumentParser) -> None:
 
 def add_serve(parser: argparse.ArgumentParser) -> None:
     """The server, the load, and what to do with the results."""
-    parser.add_argument("--base-url", required=True, metavar="URL", help="such as http://localhost:8000")
+    parser.add_argument("url", nargs="?", metavar="URL", help="of the server, such as http://localhost:8000")
+    parser.add_argument("--base-url", metavar="URL", help="the same, as an option")
     parser.add_argument("--model", metavar="NAME", help="default: the first that the server lists")
     parser.add_argument("--api-key", metavar="KEY", help="default: PYMLLM_API_KEY or OPENAI_API_KEY, if set")
     parser.add_argument("--num-requests", type=positive, default=100, metavar="N", help="default: 100")
@@ -47,7 +63,10 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--burstiness", type=above_zero, default=1.0, metavar="B", help="1: Poisson (default); below 1: burstier"
     )
-    parser.add_argument("--concurrency", type=positive, metavar="N", help="most open requests; default: no limit")
+    parser.add_argument(
+        "--concurrency", type=positive, nargs="+", default=[None], metavar="N",
+        help="most open requests; default: no limit; several are measured one after another",
+    )  # fmt: skip
     parser.add_argument("--dataset", type=Path, metavar="FILE", help='JSON lines with "prompt" or "messages"')
     _add_lengths(parser, (128, 128))
     parser.add_argument("--vocab-size", type=positive, default=10_001, metavar="N", help="random ids are below it")
@@ -63,6 +82,20 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--per-request", type=Path, metavar="FILE", help="write one JSON line for each request")
     _add_common(parser)
+
+
+def add_plot(parser: argparse.ArgumentParser) -> None:
+    """The files to read and the picture to write."""
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE.jsonl", help="what --result-filename wrote")
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, metavar="FILE.png", help="the picture; also .svg or .pdf"
+    )
+
+
+def _add_settings(parser: argparse.ArgumentParser, defaults: dict[str, list[int]]) -> None:
+    for name, default in defaults.items():
+        text = f"one or more; default: {' '.join(map(str, default))}"
+        parser.add_argument(f"--{name}", type=positive, nargs="+", default=default, metavar="N", help=text)
 
 
 def _add_lengths(parser: argparse.ArgumentParser, default: tuple[int, int]) -> None:

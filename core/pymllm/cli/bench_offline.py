@@ -14,6 +14,7 @@ from pymllm.errors import ConfigError
 
 if TYPE_CHECKING:
     from pymllm.bench.workload import Lengths
+    from pymllm.engine.messages import EngineInfo
     from pymllm.llm import LLM
 
 
@@ -31,9 +32,9 @@ def throughput(args: argparse.Namespace) -> int:
         repeats=args.repeats,
     )
     with _load(args) as llm:
-        record = _metadata(args, llm)
+        record = metadata(args, llm.info)
         result = measure_throughput(llm, options, progress=sys.stderr.isatty(), say=say)
-    print(f"{_system(record)}\n{options.num_prompts} requests: {result.input_tokens:,} prompt tokens, ", end="")
+    print(f"{system(record)}\n{options.num_prompts} requests: {result.input_tokens:,} prompt tokens, ", end="")
     print(f"{result.output_tokens:,} output tokens; {options.repeats} repeats\n")
     print(table(tables.throughput_rows(result), tables.THROUGHPUT_TITLE))
     keep(args, record, options, result)
@@ -49,12 +50,12 @@ def latency(args: argparse.Namespace) -> int:
     options = LatencyOptions(**{name: getattr(args, name) for name in fields})
     rows = []
     with _load(args) as llm:
-        record = _metadata(args, llm)
+        record = metadata(args, llm.info)
         for result in measure_latency(llm, options):
             rows.append(tables.latency_row(result))
             say(f"measured: batch {result.batch_size}, {result.input_len} tokens in, {result.output_len} out")
             keep(args, record, options, result)
-    print(f"{_system(record)}\n{options.repeats} repeats of each setting\n")
+    print(f"{system(record)}\n{options.repeats} repeats of each setting\n")
     print(table(rows, tables.LATENCY_TITLE))
     return 0
 
@@ -97,7 +98,8 @@ def _load(args: argparse.Namespace) -> LLM:
     return LLM.from_config(config, progress=sys.stderr.isatty())
 
 
-def _metadata(args: argparse.Namespace, llm: LLM) -> dict[str, Any]:
+def metadata(args: argparse.Namespace, info: EngineInfo) -> dict[str, Any]:
+    """The fields that every line of an offline benchmark has. Says so when the machine is not idle."""
     import torch
 
     from pymllm.bench.results import QUIET_LOAD, engine_metadata, run_metadata
@@ -106,14 +108,14 @@ def _metadata(args: argparse.Namespace, llm: LLM) -> dict[str, Any]:
     record = run_metadata(args.measure, args.run_name)
     cpu = facts()["cpu"]
     record["machine"] = {"cpu": cpu["model"], "cores": cpu["cores"], "threads": torch.get_num_threads()}
-    record["engine"] = engine_metadata(llm.info)
+    record["engine"] = engine_metadata(info)
     load = record["load_average"]
-    if llm.info.device == "cpu" and load is not None and load > QUIET_LOAD:
+    if info.device == "cpu" and load is not None and load > QUIET_LOAD:
         say(f"the load of this machine is {load:.2f}: figures measured beside other work say little")
     return record
 
 
-def _system(record: dict[str, Any]) -> str:
+def system(record: dict[str, Any]) -> str:
     """What ran, in one line."""
     engine = record["engine"]
     plugins = ", ".join(f"{kind} {name}" for kind, name in engine["plugins"].items())

@@ -1,4 +1,4 @@
-"""``pymllm bench serve``: put a running server under load, show and keep the results."""
+"""``pymllm bench serve``: put a running server under load, or several in turn; show and keep the results."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from pymllm.cli.bench_offline import keep, lengths, say
 from pymllm.cli.common import table
+from pymllm.errors import ConfigError
 
 if TYPE_CHECKING:
     from pymllm.bench.requests import Job
     from pymllm.bench.serve import Target
+    from pymllm.bench.serve_result import ServeResult
     from pymllm.bench.streaming import Record
 
 ASKED = ("num_requests", "burstiness", "concurrency", "input_len", "output_len", "seed", "temperature")
@@ -23,30 +27,70 @@ SHOWN_ERRORS = 3
 
 
 def serve(args: argparse.Namespace) -> int:
-    """Measure a server. Returns 1 if requests failed; raises PymllmError for what the user can fix."""
+    """Measure a server, under each concurrency in turn. Returns 1 if requests failed; raises PymllmError for what
+    the user can fix."""
     from pymllm.bench import tables
-    from pymllm.bench.results import check_writable, run_metadata, write_lines
+    from pymllm.bench.results import check_writable, write_lines
     from pymllm.bench.serve import Target, find_model
-    from pymllm.bench.serve_result import result_of, warnings_of
     from pymllm.cli.chat_backends import api_key_of
 
     check_writable(args.result_filename)
     check_writable(args.per_request)
-    target = Target(args.base_url, api_key_of(args.api_key), args.timeout)
+    target = Target(_url(args), api_key_of(args.api_key), args.timeout)
     model = args.model or find_model(target)
+    print(f"{target.root}, model {model}\n")
+    loads = _loads(args)
+    runs = [_measure(load, target, model) for load in loads]
+    if len(runs) > 1:
+        rows = [tables.sweep_row(load.concurrency, result) for load, (result, _) in zip(loads, runs)]
+        print(table(rows, tables.SWEEP_TITLE), flush=True)
+    if args.per_request is not None:
+        write_lines(args.per_request, [_with_load(load, one) for load, (_, all_) in zip(loads, runs) for one in all_])
+    return 1 if any(result.failed for result, _ in runs) else 0
+
+
+def _loads(args: argparse.Namespace) -> list[argparse.Namespace]:
+    """The arguments of each run. Runs have seeds of their own, so that none finds the prompts of another in the
+    server's cache."""
+    loads = [
+        argparse.Namespace(**{**vars(args), "concurrency": concurrency, "seed": args.seed + place})
+        for place, concurrency in enumerate(args.concurrency)
+    ]
+    if len(loads) > 1 and args.dataset is not None:
+        say("each run asks the same lines of --dataset: later ones may find them in the server's prefix cache")
+    return loads
+
+
+def _measure(args: argparse.Namespace, target: Target, model: str) -> tuple[ServeResult, list[Record]]:
+    """One run: measured, shown and kept."""
+    from pymllm.bench import tables
+    from pymllm.bench.results import run_metadata
+    from pymllm.bench.serve_result import result_of, warnings_of
+
     record = {**run_metadata("serve", args.run_name), **_asked(args, target, model)}
     records, seconds = _run(args, target, model)
     result = result_of(records, seconds, dict(args.slo))
     warnings = warnings_of(result, records, paced=args.request_rate < math.inf, unshared=args.dataset is None)
-    print(f"{target.root}, model {model}\n")
     print(table(tables.serve_totals(result)) + "\n")
-    print(table(tables.serve_rows(result), tables.SERVE_TITLE), flush=True)
+    print(table(tables.serve_rows(result), tables.SERVE_TITLE) + "\n", flush=True)
     for line in [*_error_lines(records), *warnings]:
         say(line)
     keep(args, record, result, {"warnings": warnings})
-    if args.per_request is not None:
-        write_lines(args.per_request, records)
-    return 1 if result.failed else 0
+    return result, records
+
+
+def _with_load(args: argparse.Namespace, record: Record) -> dict[str, Any]:
+    return {"concurrency": args.concurrency, **msgspec.to_builtins(record)}
+
+
+def _url(args: argparse.Namespace) -> str:
+    """Raises ConfigError unless the URL was given once."""
+    if args.url is not None and args.base_url is not None:
+        raise ConfigError(f"the server is given twice, as {args.url} and --base-url {args.base_url}; leave one out")
+    url = args.url if args.url is not None else args.base_url
+    if url is None:
+        raise ConfigError("which server? Write its URL: pymllm bench serve http://localhost:8000")
+    return str(url)
 
 
 def _run(args: argparse.Namespace, target: Target, model: str) -> tuple[list[Record], float]:

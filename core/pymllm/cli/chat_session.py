@@ -13,6 +13,7 @@ from typing import Any
 from pymllm.cli.chat_backends import ChatBackend
 from pymllm.errors import RequestError
 from pymllm.sampling import SamplingParams
+from pymllm.spelling import did_you_mean
 
 HELP = """\
 /help                 this list
@@ -109,9 +110,11 @@ class ChatSession:
         if not assignment:
             return ", ".join(f"{name}={value}" for name, value in self.settings.items()) or "nothing is set"
         name, separator, text = (part.strip() for part in assignment.partition("="))
-        if name not in SamplingParams.__struct_fields__ or name in NOT_SETTABLE or not separator:
-            known = ", ".join(sorted(set(SamplingParams.__struct_fields__) - {*NOT_SETTABLE}))
-            raise RequestError(f"write /set NAME=VALUE, where NAME is one of {known}")
+        known = sorted(set(SamplingParams.__struct_fields__) - {*NOT_SETTABLE})
+        if separator and name not in known and (hint := did_you_mean(name, known)):
+            raise RequestError(f"there is no sampling value '{name}'.{hint}")
+        if name not in known or not separator:
+            raise RequestError(f"write /set NAME=VALUE, where NAME is one of {', '.join(known)}")
         changed = {key: value for key, value in self.settings.items() if key != name}
         if text:
             changed[name] = _value(text)

@@ -24,6 +24,9 @@ from pymllm.registry.rules import SECTIONS
 
 __all__ = ["auto_section", "compose", "to_dict", "to_yaml"]
 
+API_KEY_REFERENCE = "${oc.env:PYMLLM_API_KEY}"
+"""What stands for server.api_key where secrets are not shown."""
+
 
 def compose(
     source: str | Path | Mapping[str, Any] | None,
@@ -68,9 +71,16 @@ def to_dict(config: Config) -> dict[str, Any]:
     return plain
 
 
-def to_yaml(config: Config) -> str:
-    """A configuration as YAML, every key written out: ``compose`` makes an equal one of it."""
-    return OmegaConf.to_yaml(OmegaConf.create(to_dict(config)))
+def to_yaml(config: Config, *, secrets: bool = True) -> str:
+    """A configuration as YAML, every key written out: ``compose`` makes an equal one of it.
+
+    secrets: False writes a reference to an environment variable in place of each secret that is set, so that
+    the text may be shown and still composes where the variable holds the secret.
+    """
+    plain = to_dict(config)
+    if not secrets and config.server.api_key is not None:
+        plain["server"]["api_key"] = API_KEY_REFERENCE
+    return OmegaConf.to_yaml(OmegaConf.create(plain))
 
 
 def _plain(value: Any) -> Any:

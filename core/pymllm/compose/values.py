@@ -45,10 +45,6 @@ def _device(value: Any) -> str | None:
     return f"must be auto, cpu, cuda or cuda:N, not '{value}'"
 
 
-def _unavailable(value: Any) -> str | None:
-    return "true is not available in this version; leave it out or set it to false" if value else None
-
-
 def _api_key(value: Any) -> str | None:
     if re.fullmatch(r"[!-~]+", value):
         return None
@@ -63,8 +59,6 @@ _RULES: dict[str, Rule] = {
     "engine.max_running_requests": _integer(1),
     "engine.max_total_tokens": _integer(1),
     "engine.max_batch_tokens": _integer(1),
-    "engine.cuda_graphs": _unavailable,
-    "engine.overlap": _unavailable,
     "engine.seed": _integer(-(2**63), 2**64 - 1),
     "server.port": _integer(0, 65535),
     "server.api_key": _api_key,

@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
 from pymllm.checkpoint import Checkpoint, fill_random, load_weights, open_checkpoint
-from pymllm.config import Config, DType, LoadFormat
+from pymllm.config import Config, DType, EngineConfig, LoadFormat
 from pymllm.engine.choose import Chosen, choose_attention, choose_model, choose_named, choose_quant
-from pymllm.engine.engine import Engine
+from pymllm.engine.engine import Engine, StepRunner
 from pymllm.engine.measure import measure, must_fit
+from pymllm.engine.messages import EngineInfo
 from pymllm.engine.runner import Runner
 from pymllm.errors import CheckpointError, ConfigError
 from pymllm.interfaces.attention import AttentionBackend, AttentionContext
@@ -26,15 +29,49 @@ from pymllm.registry import Registry
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Assembled:
+    """Everything that runs a model's steps; what an engine adds is who decides which.
+
+    cache: the chosen policy, not yet built. overlap: steps may be launched before the last one's results are
+    read. graphs: decode steps are replays of CUDA graphs.
+    """
+
+    info: EngineInfo
+    model: Model
+    attention: AttentionBackend
+    quant: QuantMethod
+    runner: StepRunner
+    cache: Chosen
+    overlap: bool
+    graphs: bool
+
+
 def assemble(config: Config, *, progress: bool = True) -> Engine:
     """Build and load everything a configuration names. Raises PymllmError for what the user can fix.
 
     progress: show a bar while weights are loaded.
     """
     started = time.monotonic()
+    parts = assemble_parts(config, progress=progress)
+    info = parts.info
+    policy = parts.cache.factory(parts.cache.options, CacheContext(info.page_size, info.pages))
+    seed = config.engine.seed if config.engine.seed is not None else int.from_bytes(os.urandom(8), "little")
+    log.info(
+        "%s: %.2f B parameters in %s on %s; KV pool of %d tokens (%.2f GiB); ready in %.1f s",
+        info.model, info.parameters / 1e9, info.dtype, info.device, info.capacity_tokens,
+        info.pages * info.page_bytes / 2**30, time.monotonic() - started,
+    )  # fmt: skip
+    return Engine(info, parts.runner, policy, seed=seed, overlap=parts.overlap)
+
+
+def assemble_parts(
+    config: Config, *, progress: bool = True, done: Callable[[str], None] = lambda stage: None
+) -> Assembled:
+    """The same without the engine. done: told of each stage, in a few words, when it has ended."""
     registry = Registry()
     checkpoint = open_checkpoint(config.model)
-    device = pick_device(config.engine.device)
+    device = pick_device(config.engine)
     dtype = pick_dtype(config.model.dtype, checkpoint, device)
     model_choice = choose_model(registry, config.model, checkpoint)
     groups = model_choice.factory.memory_groups(checkpoint.config)
@@ -51,24 +88,59 @@ def assemble(config: Config, *, progress: bool = True) -> Engine:
     quant = _quant_method(quant_choice, checkpoint, device, dtype)
     with must_fit("the weights do not fit; use a smaller or quantized model"):
         model = _load_model(config, checkpoint, model_choice, quant, attention, max_context, progress=progress)
+    done("plugins chosen, weights loaded")
     choices = [part.choice for part in chosen]
     info = measure(config, checkpoint, model, attention, groups, max_context, choices)
-    policy = cache_choice.factory(cache_choice.options, CacheContext(info.page_size, info.pages))
-    runner = Runner(model, attention, vocab_size=info.vocab_size)
-    seed = config.engine.seed if config.engine.seed is not None else int.from_bytes(os.urandom(8), "little")
-    log.info(
-        "%s: %.2f B parameters in %s on %s; KV pool of %d tokens (%.2f GiB); ready in %.1f s",
-        info.model, info.parameters / 1e9, info.dtype, info.device, info.capacity_tokens,
-        info.pages * info.page_bytes / 2**30, time.monotonic() - started,
-    )  # fmt: skip
-    return Engine(info, runner, policy, seed=seed)
+    done("worst-case step run, KV pool allocated")
+    graphs = _replays(config.engine, attention)
+    runner = _runner(model, attention, info, graphs)
+    if graphs:
+        done("CUDA graphs captured")
+    overlap = attention.context.device.type != "cpu" and config.engine.overlap is not False
+    return Assembled(info, model, attention, quant, runner, cache_choice, overlap, graphs)
 
 
-def pick_device(name: str) -> torch.device:
-    """``auto`` is CUDA where there is a device. Raises ConfigError for a device that is not there."""
+def _replays(engine: EngineConfig, attention: AttentionBackend) -> bool:
+    """Whether steps are captured in CUDA graphs. Raises ConfigError if they must be and cannot."""
+    capturable = attention.capabilities.graph_capture
+    if engine.cuda_graphs and not capturable:
+        raise ConfigError("engine.cuda_graphs: true needs an attention backend that can be captured; this one cannot")
+    return attention.context.device.type != "cpu" and capturable and engine.cuda_graphs is not False
+
+
+def _runner(model: Model, attention: AttentionBackend, info: EngineInfo, graphs: bool) -> StepRunner:
+    """The runner for the device. Raises CapacityError if the graphs do not fit."""
+    if attention.context.device.type == "cpu":
+        return Runner(model, attention, vocab_size=info.vocab_size)
+    from pymllm.engine.cuda.runner import CudaRunner
+
+    runner = CudaRunner(
+        model,
+        attention,
+        vocab_size=info.vocab_size,
+        max_running=info.max_running_requests,
+        max_context=info.max_request_tokens,
+        max_batch_tokens=info.max_batch_tokens,
+        graphs=graphs,
+    )
+    with must_fit("the CUDA graphs do not fit; lower engine.memory_fraction or engine.max_running_requests"):
+        runner.capture()
+    return runner
+
+
+def pick_device(engine: EngineConfig) -> torch.device:
+    """``auto`` is CUDA where there is a device. Raises ConfigError for a device that is not there, or that
+    cannot do what else the section asks for."""
+    name = engine.device
     if name == "auto":
-        return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
+    if device.type == "cpu":
+        for option in ("cuda_graphs", "overlap"):
+            if getattr(engine, option):
+                raise ConfigError(
+                    f"engine.{option}: true needs a CUDA device, and this engine is on a CPU; leave it out"
+                )
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise ConfigError(f"engine.device is '{name}', but PyTorch sees no CUDA device here; see 'pymllm doctor'")

@@ -21,11 +21,12 @@ def forward_batch(plan: StepPlan, page_size: int, device: torch.device) -> Forwa
     table = _page_table(items, page_size)
     rows = np.repeat(np.arange(len(items)), counts)
     slots = table[rows, positions // page_size] * page_size + positions % page_size
-    tokens = [token for item in items for token in item.request.tokens[item.start : item.start + item.count]]
+    tokens = np.array([token for item in items for token in _known_tokens(item)], dtype=np.int64)
     samples = np.array([item.samples for item in items], dtype=bool)
 
     def tensor(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-        return torch.from_numpy(array).to(device=device, dtype=dtype)
+        host = torch.from_numpy(array).to(dtype)
+        return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)
 
     attention = AttentionBatch(
         query_lens=counts.tolist(),
@@ -36,11 +37,17 @@ def forward_batch(plan: StepPlan, page_size: int, device: torch.device) -> Forwa
         slots=tensor(slots, torch.int64),
     )
     return ForwardBatch(
-        token_ids=torch.tensor(tokens, dtype=torch.int64, device=device),
+        token_ids=tensor(tokens, torch.int64),
         positions=tensor(positions, torch.int64),
         logit_rows=tensor(starts[1:][samples] - 1, torch.int64),
         attention=attention,
     )
+
+
+def _known_tokens(item: StepItem) -> list[int]:
+    """The item's tokens; 0 for one that a step in flight samples, which only the runner knows."""
+    known = item.request.tokens[item.start : item.start + item.count]
+    return known + [0] * (item.count - len(known))
 
 
 def _page_table(items: list[StepItem], page_size: int) -> np.ndarray:

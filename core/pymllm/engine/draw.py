@@ -57,6 +57,23 @@ class DrawGroup:
     any_top_p: bool
     any_min_p: bool
 
+    @classmethod
+    def whole(cls, slope: Tensor, number: Tensor) -> DrawGroup:
+        """All rows of a batch, with a temperature alone. slope: [R] float32; number: [R] float64."""
+        ones = torch.ones_like(number)[:, None]
+        return cls(
+            kind="whole",
+            rows=slice(None),
+            slope=slope[:, None],
+            top_p=ones,
+            number=number[:, None],
+            top_k=ones.long(),
+            least=ones.long(),
+            any_top_k=False,
+            any_top_p=False,
+            any_min_p=False,
+        )
+
     def take(self, index: Tensor | slice, kind: Kind, rows: Tensor | slice) -> DrawGroup:
         """The given rows of this group, as a group of a kind whose place in the batch is ``rows``."""
         names = ("slope", "top_p", "number", "top_k", "least")

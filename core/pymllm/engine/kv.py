@@ -38,6 +38,7 @@ class KVManager:
                 request.hit = hit
                 request.pages = list(hit.pages)
         request.computed = request.settled = len(request.pages) * self.page_size
+        request.synced_pages = 0
 
     def extend(self, request: Request, length: int) -> bool:
         """Make the request's pages cover ``length`` tokens, evicting cached pages if need be. Returns False
@@ -65,8 +66,10 @@ class KVManager:
         if not hit.pages:
             return
         self._policy.lock(hit)
-        duplicates = [own for own, kept in zip(request.pages, hit.pages) if own != kept]
+        swapped = [i for i, (own, kept) in enumerate(zip(request.pages, hit.pages)) if own != kept]
+        duplicates = [request.pages[i] for i in swapped]
         request.pages[: len(hit.pages)] = hit.pages
+        request.synced_pages = min([request.synced_pages, *swapped])
         self._unlock(request)
         request.hit = hit
         self._pool.free(duplicates)

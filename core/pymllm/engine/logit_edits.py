@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pymllm.engine.kernels.penalties import CountedPenalties, PenaltyCounts
 from pymllm.engine.transfer import to_device
 
 if TYPE_CHECKING:
@@ -65,27 +66,38 @@ class LogitEdits:
     """Sparse changes to logits [S, V]; places index the flattened tensor.
 
     Each is a pair (places int64, values float32). add: biases and the -inf of forbidden end tokens.
-    repetition: penalties. subtract: presence and frequency penalties.
+    repetition: penalties. subtract: presence and frequency penalties. counted: penalties from counts on the
+    device, in place of the last two.
     """
 
     add: tuple[Tensor, Tensor]
     repetition: tuple[Tensor, Tensor]
     subtract: tuple[Tensor, Tensor]
+    counted: CountedPenalties | None = None
 
     @classmethod
-    def collect(cls, rows: Sequence[SampleRow], vocab_size: int, device: torch.device) -> LogitEdits | None:
+    def collect(
+        cls,
+        rows: Sequence[SampleRow],
+        vocab_size: int,
+        device: torch.device,
+        counts: PenaltyCounts | None = None,
+    ) -> LogitEdits | None:
         """What the rows ask for now, or None. Raises ValueError for a logit_bias outside the vocabulary
         (the engine refuses such a request at the door)."""
         groups = (_Entries(), _Entries(), _Entries())
         for index, row in enumerate(rows):
             if row.edited:
-                _collect_row(index, row, vocab_size, *groups)
+                _collect_added(index, row, vocab_size, groups[0])
+                if counts is None:
+                    _collect_penalties(index, row, vocab_size, *groups[1:])
+        counted = None if counts is None else CountedPenalties.collect(rows, counts, device)
         lengths = [sum(map(len, group.places)) for group in groups]
         if not any(lengths):
-            return None
+            return None if counted is None else cls(*[_nothing(device)] * 3, counted)
         places = to_device(np.concatenate([p for group in groups for p in group.places]), device)
         values = to_device(np.concatenate([v for group in groups for v in group.values]), device)
-        return cls(*zip(places.split(lengths), values.split(lengths)))
+        return cls(*zip(places.split(lengths), values.split(lengths)), counted)
 
     def apply(self, logits: Tensor) -> Tensor:
         """logits: [S, V] -> a changed float32 copy. A NaN stays one, also under a mask."""
@@ -100,12 +112,21 @@ class LogitEdits:
             flat[places] = torch.where(old > 0, old / values, old * values)
         places, values = self.subtract
         flat.index_add_(0, places, values, alpha=-1)
+        if self.counted is not None:
+            self.counted.apply(edited)
         return edited
 
+    def count(self, tokens: Tensor) -> None:
+        """Tell the device's counts what was sampled. tokens: [S] int64."""
+        if self.counted is not None:
+            self.counted.add(tokens)
 
-def _collect_row(
-    index: int, row: SampleRow, vocab_size: int, add: _Entries, repetition: _Entries, subtract: _Entries
-) -> None:
+
+def _nothing(device: torch.device) -> tuple[Tensor, Tensor]:
+    return torch.empty(0, dtype=torch.int64, device=device), torch.empty(0, device=device)
+
+
+def _collect_added(index: int, row: SampleRow, vocab_size: int, add: _Entries) -> None:
     params = row.params
     if params.logit_bias:
         size = len(params.logit_bias)
@@ -116,9 +137,13 @@ def _collect_row(
     if row.position < params.min_tokens:
         ends = np.array([i for i in set(row.end_token_ids) if 0 <= i < vocab_size], dtype=np.int64)
         add.add(index, vocab_size, ends, -_INF)
-    penalized = params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
-    if params.repetition_penalty == 1.0 and not penalized:
+
+
+def _collect_penalties(index: int, row: SampleRow, vocab_size: int, repetition: _Entries, subtract: _Entries) -> None:
+    if not row.penalized:
         return
+    params = row.params
+    penalized = params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
     history = row.update_history(vocab_size)
     if params.repetition_penalty != 1.0:
         assert params.repetition_penalty is not None, "sampling params come with defaults filled"

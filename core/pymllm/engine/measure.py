@@ -37,7 +37,7 @@ def measure(
     """Run the worst-case step, divide the memory, and allocate the KV pool. Raises CapacityError."""
     engine, device = config.engine, attention.context.device
     page_size = attention.context.page_size
-    max_batch = engine.max_batch_tokens or (512 if device.type == "cpu" else 2048)
+    max_batch = engine.max_batch_tokens or default_batch_tokens(device)
     vocab = int(checkpoint.config["vocab_size"])
     weights = _unique_bytes(model)
     page_bytes = sum(attention.page_bytes(group) for group in groups)
@@ -82,6 +82,14 @@ def measure(
         parameters=sum(p.numel() for p in model.parameters()),
         choices=choices,
     )
+
+
+def default_batch_tokens(device: torch.device) -> int:
+    """The budget of a step where the configuration names none: what keeps the device busy and a decode's wait
+    for a prefill chunk short."""
+    if device.type == "cpu":
+        return 512
+    return 8192 if total_bytes(device) >= 40 * 2**30 else 2048
 
 
 @contextmanager

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 
 _ROUNDS = 10
-_MULTIPLIERS = np.array([[0xD2511F53], [0xCD9E8D57]], dtype=np.uint64)
+_MULTIPLIER_0 = np.uint64(0xD2511F53)
+_MULTIPLIER_1 = np.uint64(0xCD9E8D57)
 _WEYL = np.array([[0x9E3779B9], [0xBB67AE85]], dtype=np.uint64)
+_WEYL_SUMS = np.arange(_ROUNDS, dtype=np.uint64)[:, None, None] * _WEYL
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _MASK64 = (1 << 64) - 1
@@ -19,13 +21,24 @@ _MASK64 = (1 << 64) - 1
 
 def philox4x32(counters: np.ndarray, keys: np.ndarray) -> np.ndarray:
     """Ten rounds. counters: [4, N], keys: [2, N], uint64 arrays of 32-bit words -> [4, N], likewise."""
-    multiplied, mixed, keys = counters[0::2], counters[1::2], keys.astype(np.uint64)
-    for _ in range(_ROUNDS):
-        products = multiplied * _MULTIPLIERS
-        multiplied = (products >> _HALF)[::-1] ^ mixed ^ keys
-        mixed = (products & _LOW)[::-1]
-        keys = (keys + _WEYL) & _LOW
-    return np.stack([multiplied[0], mixed[0], multiplied[1], mixed[1]])
+    # Flat arrays and results in place: at a step's few hundred rows, NumPy's time goes into anything else.
+    words = counters.copy()
+    c0, c1, c2, c3 = words
+    first, second = np.empty((2, *c0.shape), dtype=np.uint64)
+    for key0, key1 in (keys + _WEYL_SUMS) & _LOW:
+        np.multiply(c0, _MULTIPLIER_0, first)
+        np.multiply(c2, _MULTIPLIER_1, second)
+        _mix(second, c1, key0, c0)
+        _mix(first, c3, key1, c2)
+        np.bitwise_and(second, _LOW, c1)
+        np.bitwise_and(first, _LOW, c3)
+    return words
+
+
+def _mix(product: np.ndarray, word: np.ndarray, key: np.ndarray, out: np.ndarray) -> None:
+    np.right_shift(product, _HALF, out)
+    np.bitwise_xor(out, word, out)
+    np.bitwise_xor(out, key, out)
 
 
 def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> np.ndarray:
@@ -33,10 +46,16 @@ def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> np.ndarray:
 
     seeds: any integers, taken modulo 2**64. positions: from 0 up.
     """
-    seed = np.array([value & _MASK64 for value in seeds], dtype=np.uint64)
-    position = np.array(positions, dtype=np.uint64)
-    zero = np.zeros_like(position)
-    counters = np.stack([position & _LOW, position >> _HALF, zero, zero])
-    words = philox4x32(counters, np.stack([seed & _LOW, seed >> _HALF]))
+    return uniforms_of_arrays(
+        np.array([value & _MASK64 for value in seeds], dtype=np.uint64), np.array(positions, dtype=np.uint64)
+    )
+
+
+def uniforms_of_arrays(seeds: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """``uniforms`` of uint64 arrays [N]."""
+    counters = np.zeros((4, len(positions)), dtype=np.uint64)
+    counters[0] = positions & _LOW
+    counters[1] = positions >> _HALF
+    words = philox4x32(counters, np.stack([seeds & _LOW, seeds >> _HALF]))
     bits = ((words[0] >> np.uint64(5)) << np.uint64(26)) | (words[1] >> np.uint64(6))
-    return bits.astype(np.float64) * 2.0**-53
+    return bits * 2.0**-53

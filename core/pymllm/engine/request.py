@@ -30,6 +30,7 @@ class Request:
     computed: leading tokens whose KV is computed, or will be by a step that was already scheduled.
     settled: leading tokens whose KV is certainly there (their step has ended, or they came from the cache).
     pending: tokens that scheduled steps will sample and whose value is not known yet.
+    synced_pages: leading pages that the runner knows (a runner that keeps page tables sets it).
     epoch: how often it has left the running requests; results of steps scheduled before that are void.
     pages: KV pages in order. hit: the locked part of them that belongs to the cache policy.
     """
@@ -44,6 +45,7 @@ class Request:
     settled: int = 0
     pending: int = 0
     epoch: int = 0
+    synced_pages: int = 0
     slot: int = -1
     pages: list[int] = field(default_factory=list)
     hit: Hit = field(default_factory=Hit)

@@ -62,20 +62,22 @@ class Runner:
         first = 0
         for item, result in zip(plan.items, results):
             if item.request.wants_prompt_logprobs:
-                result.prompt_logprobs = self._prompt_logprobs(item, hidden[first : first + item.count])
+                result.prompt_logprobs = prompt_logprobs_of(self._model, item, hidden[first : first + item.count])
             first += item.count
             if not item.samples:
                 result.valid = bool(hidden[first - 1].isfinite().all())
 
-    def _prompt_logprobs(self, item: StepItem, hidden: torch.Tensor) -> list[TokenLogprobs]:
-        """Log-probabilities of the prompt tokens that follow the item's tokens."""
-        prompt = item.request.spec.token_ids
-        targets = prompt[item.start + 1 : item.start + item.count + 1]
-        wanted = item.request.spec.sampling.prompt_logprobs
-        assert wanted is not None, "only asked for requests that want them"
-        found: list[TokenLogprobs] = []
-        for i in range(0, len(targets), PROMPT_LOGPROB_ROWS):
-            part = targets[i : i + PROMPT_LOGPROB_ROWS]
-            logits = self._model.logits(hidden[i : i + len(part)])
-            found += prompt_logprobs(logits, torch.tensor(part, device=logits.device), wanted)
-        return found
+
+def prompt_logprobs_of(model: Model, item: StepItem, hidden: torch.Tensor) -> list[TokenLogprobs]:
+    """Log-probabilities of the prompt tokens that follow an item's tokens, whose hidden states [count, C] these
+    are. Waits for the device."""
+    prompt = item.request.spec.token_ids
+    targets = prompt[item.start + 1 : item.start + item.count + 1]
+    wanted = item.request.spec.sampling.prompt_logprobs
+    assert wanted is not None, "only asked for requests that want them"
+    found: list[TokenLogprobs] = []
+    for i in range(0, len(targets), PROMPT_LOGPROB_ROWS):
+        part = targets[i : i + PROMPT_LOGPROB_ROWS]
+        logits = model.logits(hidden[i : i + len(part)])
+        found += prompt_logprobs(logits, torch.tensor(part, device=logits.device), wanted)
+    return found

@@ -3,7 +3,7 @@ then greedy rows take the argmax, others temperature, top_k, top_p, min_p and a 
 :mod:`pymllm.engine.draw`). Log-probabilities are of the raw logits.
 
 ``SamplingBatch.build`` is the host's part and ``sample`` the device's: on a GPU ``sample`` never waits
-for the device. On a CPU, top_k and top_p rows look at the likeliest tokens first and at the whole
+for the device, and its kernels choose the same tokens (:mod:`pymllm.engine.kernels`). On a CPU, top_k and top_p rows look at the likeliest tokens first and at the whole
 vocabulary only where these do not suffice; the result is the same.
 """
 
@@ -47,15 +47,22 @@ def sample(logits: Tensor, batch: SamplingBatch) -> Samples:
     """Choose a token of each row. logits: [S, V] of any float type, left unchanged."""
     assert len(logits) == batch.size, f"{len(logits)} rows of logits for a batch of {batch.size}"
     scores = logits if batch.edits is None else batch.edits.apply(logits)
+    tokens, valid = _draw_in_groups(scores, batch) if batch.parameters is None else batch.parameters.draw(scores)
+    if batch.edits is not None:
+        batch.edits.count(tokens)
+    if batch.logprobs is None:
+        return Samples(tokens, valid)
+    return Samples(tokens, valid, batch.logprobs.compute(logits, tokens), batch.logprobs)
+
+
+def _draw_in_groups(scores: Tensor, batch: SamplingBatch) -> tuple[Tensor, Tensor]:
+    """The draw without kernels: tokens [S] int64, valid [S] bool."""
     if batch.any_greedy:
         peak, tokens = scores.max(dim=-1)
     else:
         peak = scores.amax(dim=-1)
-        tokens = torch.empty(len(logits), dtype=torch.int64, device=logits.device)
+        tokens = torch.empty(len(scores), dtype=torch.int64, device=scores.device)
     valid = torch.isfinite(peak)
     for group in batch.draws:
         tokens[group.rows] = draw(scores[group.rows].float(), peak[group.rows].float().unsqueeze(1), group)
-    tokens = torch.where(valid, tokens, 0)
-    if batch.logprobs is None:
-        return Samples(tokens, valid)
-    return Samples(tokens, valid, batch.logprobs.compute(logits, tokens), batch.logprobs)
+    return torch.where(valid, tokens, 0), valid

@@ -16,7 +16,7 @@ def launch_frontend(config: Config, *, process: bool, progress: bool = True) -> 
     from pymllm.engine.launch import launch
     from pymllm.frontend.tokenizer import eos_token_ids, load_tokenizer
 
-    checkpoint = open_checkpoint(config.model)
+    checkpoint = open_checkpoint(config.model, progress=progress)
     tokenizer = load_tokenizer(checkpoint, config.model)
     client = launch(config, process=process, progress=progress)
     try:

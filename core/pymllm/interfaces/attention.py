@@ -91,6 +91,10 @@ class AttentionBatch:
     context_lens_d: [R] int32, device; context_lens.
     page_table: [R, P] int32, device; page i of a row holds positions i * page_size and on; unused 0.
     slots: [T] int64, device; where each token's K and V are written.
+    graph_key: None for a step that runs eagerly. Otherwise R of a step of decodes, padded to a size that is
+        captured in a CUDA graph: ``plan`` is called outside the graph, before the capture and before every
+        replay, with these very tensors and fresh host lists. The graph itself may write the tensors, so ``plan``
+        goes by the host lists; what it prepares for ``forward`` stays at its place for that key.
     """
 
     query_lens: Sequence[int]
@@ -99,6 +103,7 @@ class AttentionBatch:
     context_lens_d: Tensor
     page_table: Tensor
     slots: Tensor
+    graph_key: int | None = None
 
     @property
     def decode_only(self) -> bool:
@@ -157,6 +162,12 @@ class AttentionBackend(ABC):
     def allocate(self, group: KVGroup, pages: int) -> None:
         """Allocate the cache of a group: ``pages`` pages, page 0 included. Replaces an earlier one.
         Memory need not be initialized. Raises MemoryError or torch.OutOfMemoryError."""
+
+    def warmup(self) -> list[str]:
+        """For ``pymllm warmup``, after ``allocate``: build now whatever would otherwise be built when it is first
+        used (compiled kernels, tuning), and keep it where later processes find it. Returns what was built, a
+        line each. Must leave no trace in the cache's pages other than page 0."""
+        return []
 
     @abstractmethod
     def plan(self, batch: AttentionBatch) -> None:

@@ -13,11 +13,12 @@ Rules:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pymllm.interfaces.weights import WeightMap
@@ -61,14 +62,36 @@ class LinearSpec:
 class Linear(nn.Module, ABC):
     """A linear layer as a quantization method made it.
 
-    fusions: names of neighbours it can absorb ("norm", "activation", "residual"); none by default.
+    Models call it through four verbs. Only ``forward`` must be written; the others compose it with its neighbours, and
+    a method overrides them where it has kernels that do both at once. A wrapper (an adapter's delta, an all-reduce)
+    that overrides ``forward`` alone turns fusion off by inheriting the compositions.
+
+    fusions: what the layer fuses, for information: "norm" (``after_norm``, and the norm in ``gated``), "activation"
+    (``gated``), "residual" (``onto``); none by default.
+    spec: what it was made from; the core sets it. None for a head that shares the embedding's weight.
     """
 
     fusions: frozenset[str] = frozenset()
+    spec: LinearSpec | None = None
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
         """x: [T, in_features] -> [T, sum(out_features)], in the activations' dtype."""
+
+    def after_norm(self, h: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
+        """The layer of norm(h). h: [T, in_features], left as it is -> [T, sum(out_features)]."""
+        return self(norm(h))
+
+    def gated(self, h: Tensor, norm: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """silu(gate) * up (SwiGLU, Shazeer 2020, eq. 6) of a layer whose two partitions of width I are gate and up, of
+        norm(h) or of h. h: [T, in_features], left as it is -> [T, I]."""
+        gate, up = self(h if norm is None else norm(h)).chunk(2, dim=-1)
+        return F.silu(gate).mul_(up)
+
+    def onto(self, x: Tensor, h: Tensor) -> Tensor:
+        """h plus the layer of x: the end of a block on the residual stream. x: [T, in_features];
+        h: [T, sum(out_features)], may be overwritten, so use only what is returned -> the same shape."""
+        return h + self(x)
 
     def finalize(self) -> None:
         """Called once after the weights were loaded: repack, drop what is no longer needed."""
@@ -84,3 +107,9 @@ class QuantMethod(ABC):
     def finalize(self) -> None:
         """Called once after all layers were built and loaded. Raises PluginError, for example when an
         entry of an ignore list matched no module."""
+
+    def warmup(self) -> list[str]:
+        """For ``pymllm warmup``, after ``finalize``: build now whatever the layers would otherwise build when they
+        are first used (compiled kernels, tuning), and keep it where later processes find it. Returns what was
+        built, a line each."""
+        return []

@@ -5,8 +5,9 @@ from pymllm.layers.config import optional, required
 from pymllm.layers.context import BuildContext
 from pymllm.layers.decoder import Decoder, DecoderConfig, DenseModel
 from pymllm.layers.embedding import Embedding, TiedHead
+from pymllm.layers.kernels import silu_and_mul
 from pymllm.layers.linear import FullPrecision, FullPrecisionLinear
-from pymllm.layers.mlp import GatedMLP, silu_and_mul
+from pymllm.layers.mlp import GatedMLP
 from pymllm.layers.norm import RMSNorm
 from pymllm.layers.rope import Rope, rope_from_config
 

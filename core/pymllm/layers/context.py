@@ -95,10 +95,12 @@ class BuildContext:
         if len(spec.names) != len(spec.out_features):
             raise ValueError(f"{spec.names}: one width for each name is needed, not {spec.out_features}")
         try:
-            return self.quant.linear(spec, self.weights)
+            layer = self.quant.linear(spec, self.weights)
         except Unsupported as reason:
             logger.warning("%s: served in full precision, %s", " + ".join(spec.names), reason)
-            return FullPrecision().linear(spec, self.weights)
+            layer = FullPrecision().linear(spec, self.weights)
+        layer.spec = spec
+        return layer
 
     def norm(self, name: str, size: int, eps: float) -> RMSNorm:
         """An RMS norm over ``size`` components."""

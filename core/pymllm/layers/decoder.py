@@ -81,11 +81,12 @@ def _refuse_unsupported(config: Mapping[str, Any]) -> None:
 
 
 AttentionBlock = Callable[[BuildContext, Rope], nn.Module]
-"""Makes a layer's attention block (projections included): (x [T, C], positions [T]) -> [T, C]."""
+"""Makes a layer's attention block, projections included: (h [T, C], its norm, positions [T]) -> h plus attention of
+norm(h), [T, C]. It may overwrite h."""
 
 
 class DecoderLayer(nn.Module):
-    """norm -> attention -> add, norm -> MLP -> add. The last addition is left to whoever norms next."""
+    """The residual stream passes an attention block and an MLP, each of which norms, computes and adds."""
 
     def __init__(self, config: DecoderConfig, context: BuildContext, rope: Rope, attention: AttentionBlock) -> None:
         super().__init__()
@@ -94,14 +95,9 @@ class DecoderLayer(nn.Module):
         self.mlp_norm = context.norm("post_attention_layernorm", config.hidden, config.eps)
         self.mlp = GatedMLP(context.at("mlp"), config.hidden, config.intermediate, bias=config.mlp_bias)
 
-    def forward(self, x: Tensor, residual: Tensor | None, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """(last block's output [T, C], sum of the earlier ones or None, positions) -> the same pair, one layer on."""
-        if residual is None:
-            x, residual = self.input_norm(x), x
-        else:
-            x, residual = self.input_norm.add(x, residual)
-        x, residual = self.mlp_norm.add(self.attention(x, positions), residual)
-        return self.mlp(x), residual
+    def forward(self, h: Tensor, positions: Tensor) -> Tensor:
+        """h: the residual stream, [T, C], may be overwritten; positions: [T] -> the stream one layer on."""
+        return self.mlp(self.attention(h, self.input_norm, positions), self.mlp_norm)
 
 
 class Decoder(nn.Module):
@@ -119,12 +115,11 @@ class Decoder(nn.Module):
 
     def forward(self, token_ids: Tensor, positions: Tensor) -> Tensor:
         """[T], [T] -> hidden states after the final norm, [T, C]."""
-        x, residual = self.embedding(token_ids), None
-        with self.rope.at(positions, x.dtype):
+        h = self.embedding(token_ids)
+        with self.rope.at(positions, h.dtype):
             for layer in self.layers:
-                x, residual = layer(x, residual, positions)
-        assert residual is not None
-        return self.norm.add(x, residual)[0]
+                h = layer(h, positions)
+        return self.norm(h)
 
 
 class DenseModel(Model):

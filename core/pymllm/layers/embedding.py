@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pymllm.interfaces.quant import Linear
+from pymllm.layers.fused import FusedProducts, fuse
 from pymllm.layers.packed import PackedWeight, pack, stand_in
 
 
@@ -35,12 +36,19 @@ class TiedHead(Linear):
         super().__init__()
         self.embedding = embedding
         self._packed: PackedWeight | None = None
+        self._fused: FusedProducts | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.embedding.weight) if self._packed is None else self._packed(x)
+        if self._packed is not None:
+            return self._packed(x)
+        if self._fused is not None:
+            return self._fused.plain(x, self.embedding.weight, None)
+        return F.linear(x, self.embedding.weight)
 
     def finalize(self) -> None:
         if self._packed is None:
             self._packed = pack(self.embedding.weight)
             if self._packed is not None:
                 self.register_buffer("copy", stand_in(self.embedding.weight), persistent=False)
+        if self._fused is None:
+            self._fused = fuse(self.embedding.weight)

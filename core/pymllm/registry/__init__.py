@@ -14,8 +14,9 @@ from typing import Any, Literal
 from pymllm.errors import PluginError
 from pymllm.plugin import AttentionSpec, PluginSpec
 from pymllm.registry.discovery import API_VERSION, GROUP, KINDS, PluginInfo, scan
-from pymllm.registry.faults import Fault, did_you_mean
+from pymllm.registry.faults import Fault
 from pymllm.registry.loading import check_reference, load_object, load_spec
+from pymllm.spelling import did_you_mean
 
 __all__ = ["API_VERSION", "GROUP", "KINDS", "PluginInfo", "PluginProblem", "PluginState", "Registry"]
 

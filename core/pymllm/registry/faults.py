@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 
@@ -32,12 +30,6 @@ def describe(error: BaseException) -> str:
     """An exception's type and message in one line."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def did_you_mean(word: str, known: Sequence[str]) -> str:
-    """ " Did you mean 'x'?", or nothing when no known word is close."""
-    close = difflib.get_close_matches(word, known, n=1)
-    return f" Did you mean '{close[0]}'?" if close else ""
 
 
 def repair(info: PluginInfo) -> str:

@@ -10,8 +10,9 @@ import pluggy
 from pymllm import hookspecs
 from pymllm.plugin import PluginSpec, import_object
 from pymllm.registry.discovery import PluginInfo
-from pymllm.registry.faults import Fault, did_you_mean, explain, reinstall, repair
+from pymllm.registry.faults import Fault, explain, reinstall, repair
 from pymllm.registry.rules import spec_problem
+from pymllm.spelling import did_you_mean
 
 
 def load_spec(info: PluginInfo) -> PluginSpec:

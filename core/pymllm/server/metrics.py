@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from pymllm.engine.client import EngineClient
@@ -39,7 +40,7 @@ class Metrics:
     """
 
     def __init__(self, client: Callable[[], EngineClient], labels: dict[str, str]) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = _Registry()
         self.first_token = self._histogram("time_to_first_token", "From arrival to the first token", SECONDS)
         self.per_token = self._histogram("time_per_output_token", "Mean time between an answer's tokens", TOKEN_SECONDS)
         self.end_to_end = self._histogram("e2e_request", "From arrival to the end of an answer", SECONDS)
@@ -83,6 +84,16 @@ class AnswerClock:
         self._metrics.end_to_end.observe(now - self._arrived)
         if self._first is not None and self._tokens > 1:
             self._metrics.per_token.observe((now - self._first) / (self._tokens - 1))
+
+
+class _Registry(CollectorRegistry):
+    """Without the ``_created`` series that prometheus_client adds to every counter and histogram. Its own
+    switch for them is global to the process."""
+
+    def collect(self) -> Iterator[Metric]:
+        for family in super().collect():
+            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+            yield family
 
 
 class _EngineCollector(Collector):

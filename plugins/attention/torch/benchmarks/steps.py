@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 
 import torch
+
 from pymllm.interfaces import AttentionContext, KVGroup
 from pymllm.layers.rope import Rope
 from pymllm.layers.rope_scaling import RopeSpec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from pymllm.testing.attention_batch import make_attention_batch
 
 

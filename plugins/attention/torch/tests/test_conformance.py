@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from pymllm.plugin import AttentionOptions
 from pymllm.testing.attention import AttentionBackendConformance, MakeBackend
 from pymllm_attention_torch.backend import TorchAttention

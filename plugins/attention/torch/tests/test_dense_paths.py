@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+
 from pymllm_attention_torch.dense import FEW_KEYS, MatrixAttention, fold, unfold
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from pymllm.interfaces import AttentionContext, KVGroup
 from pymllm.testing.attention_rig import Rig
 from pymllm_attention_torch.backend import TorchAttention

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+
 from pymllm.interfaces import AttentionContext, KVGroup
 from pymllm.testing.attention_rig import Rig
 from pymllm_attention_torch.backend import TorchAttention

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import pymllm_attention_torch.probe as module
 import pytest
 import torch
+
+import pymllm_attention_torch.probe as module
 from pymllm_attention_torch.backend import probe
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from pymllm.interfaces import CacheContext
 from pymllm.plugin import CacheOptions
 from pymllm.testing.cache import CachePolicyConformance

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from pymllm.interfaces import CacheContext
 from pymllm.testing.cache import CachePolicyConformance
 from pymllm.testing.cache_machine import MakePolicy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from pymllm.interfaces import CacheContext, CacheKey, CachePolicy, InsertInfo
 from pymllm_cache_radix.eviction import RULES
 from pymllm_cache_radix.plugin import Eviction, RadixOptions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from pymllm.interfaces import CacheContext, CacheKey, CacheStats, Hit, InsertInfo
 from pymllm_cache_radix.plugin import RadixOptions
 from pymllm_cache_radix.policy import RadixCache

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
+
 from pymllm.interfaces import CacheContext, CacheKey, CacheStats, Hit, InsertInfo
 from pymllm.testing.cache_machine import cache_machine
 from pymllm_cache_radix.plugin import RadixOptions

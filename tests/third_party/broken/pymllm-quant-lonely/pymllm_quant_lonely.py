@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pymllm_lonely_kernels  # type: ignore[import-not-found]
+
 from pymllm.plugin import QuantSpec, hookimpl
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from pymllm.interfaces import CacheContext, CacheKey, InsertInfo
 from pymllm.plugin import CacheOptions
 from pymllm.testing import CachePolicyConformance

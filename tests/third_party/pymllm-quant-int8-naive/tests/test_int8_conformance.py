@@ -8,6 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+
 from pymllm.errors import PluginError
 from pymllm.interfaces import QuantContext
 from pymllm.testing import QuantMethodConformance, make_tiny_checkpoint
@@ -15,8 +18,6 @@ from pymllm.testing.harness import load_model
 from pymllm_model_llama.model import LlamaModel
 from pymllm_quant_int8_naive.method import Int8Linear, Int8Method
 from pymllm_quant_int8_naive.plugin import Int8Options
-from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
 
 
 def int8(*skip: str, checkpoint: dict | None = None, dtype: torch.dtype = torch.float32) -> Int8Method:

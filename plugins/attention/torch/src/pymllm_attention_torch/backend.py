@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
+
 from pymllm.interfaces import (
     AttentionBackend,
     AttentionBatch,
@@ -17,8 +19,6 @@ from pymllm.interfaces import (
     AttentionLayer,
     KVGroup,
 )
-from torch import Tensor
-
 from pymllm_attention_torch.dense import block_size, dense_attention, fold, unfold
 from pymllm_attention_torch.packed import packed_attention
 from pymllm_attention_torch.paged import PagedCache

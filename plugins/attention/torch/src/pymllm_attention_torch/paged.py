@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from pymllm.interfaces import AttentionContext, KVGroup
 from torch import Tensor
 
+from pymllm.interfaces import AttentionContext, KVGroup
 from pymllm_attention_torch.scratch import Scratch
 
 

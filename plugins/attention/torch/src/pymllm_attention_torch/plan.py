@@ -14,9 +14,9 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from pymllm.interfaces import AttentionBatch
 from torch import Tensor
 
+from pymllm.interfaces import AttentionBatch
 from pymllm_attention_torch.paged import gather_index, write_index
 
 GROUP_TOKENS = 8192

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pymllm.interfaces import CacheContext, CacheKey, CachePolicy, CacheStats, Hit, InsertInfo
-
 from pymllm_cache_radix.eviction import RULES, EvictionQueue
 from pymllm_cache_radix.integrity import check_tree
 from pymllm_cache_radix.node import Node

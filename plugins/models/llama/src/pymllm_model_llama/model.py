@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from pymllm.layers import BuildContext, DecoderConfig, DenseModel, Rope, optional
+from pymllm.layers import BuildContext, DecoderConfig, DenseModel, RMSNorm, Rope, optional
 from torch import Tensor, nn
 
 
 class LlamaAttention(nn.Module):
-    """Grouped-query attention with rotary positions. x: [T, C] -> [T, C]."""
+    """Grouped-query attention with rotary positions, on the residual stream: h [T, C] -> h + attention(norm(h))."""
 
     def __init__(
         self, context: BuildContext, rope: Rope, *, sizes: DecoderConfig, qkv_bias: bool, output_bias: bool
@@ -30,8 +30,8 @@ class LlamaAttention(nn.Module):
         )
         self.output = context.linear("o_proj", q_width, sizes.hidden, bias=output_bias, parallel="row")
 
-    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        return self.output(self.attention(self.qkv(x), positions))
+    def forward(self, h: Tensor, norm: RMSNorm, positions: Tensor) -> Tensor:
+        return self.output.onto(self.attention(self.qkv.after_norm(h, norm), positions), h)
 
 
 class LlamaModel(DenseModel):

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from pymllm.layers import BuildContext, DecoderConfig, DenseModel, Rope, optional
+from pymllm.layers import BuildContext, DecoderConfig, DenseModel, RMSNorm, Rope, optional
 from torch import Tensor, nn
 
 
 class Qwen3Attention(nn.Module):
-    """Grouped-query attention with q and k norms and rotary positions. x: [T, C] -> [T, C]."""
+    """Grouped-query attention with q and k norms and rotary positions, on the residual stream: h [T, C] -> h + attention(norm(h))."""
 
     def __init__(self, context: BuildContext, rope: Rope, *, sizes: DecoderConfig, bias: bool) -> None:
         super().__init__()
@@ -29,8 +29,8 @@ class Qwen3Attention(nn.Module):
         )
         self.output = context.linear("o_proj", q_width, sizes.hidden, bias=bias, parallel="row")
 
-    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        return self.output(self.attention(self.qkv(x), positions))
+    def forward(self, h: Tensor, norm: RMSNorm, positions: Tensor) -> Tensor:
+        return self.output.onto(self.attention(self.qkv.after_norm(h, norm), positions), h)
 
 
 class Qwen3Model(DenseModel):

@@ -6,10 +6,10 @@ from fnmatch import fnmatchcase
 
 import torch
 import torch.nn.functional as F
-from pymllm.errors import PluginError
-from pymllm.interfaces import Linear, LinearSpec, QuantContext, QuantMethod, Unsupported, WeightMap
 from torch import Tensor, nn
 
+from pymllm.errors import PluginError
+from pymllm.interfaces import Linear, LinearSpec, QuantContext, QuantMethod, Unsupported, WeightMap
 from pymllm_quant_int8_naive.plugin import DEFAULT_SKIP, Int8Options
 
 

@@ -1,0 +1,79 @@
+"""``pymllm bench one-batch``: assemble a configuration's model without an engine, and time its steps."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pymllm.cli.bench_offline import keep, metadata, say, system
+from pymllm.cli.common import compose_arguments, table
+from pymllm.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+    from pymllm.bench.ceilings import Ceilings
+    from pymllm.bench.profile import Profiler
+    from pymllm.config import Config
+    from pymllm.engine.assemble import Assembled
+
+DEFAULT_PROFILE_DIR = "profiles"
+
+
+def one_batch(args: argparse.Namespace) -> int:
+    """Measure every setting. Raises PymllmError."""
+    if args.profile_dir is not None and args.profile != "torch":
+        raise ConfigError("--profile-dir has an effect only with --profile or --profile torch")
+    config = compose_arguments(args)
+    from pymllm.bench import tables
+    from pymllm.bench.one_batch import OneBatchOptions, measure_one_batch
+    from pymllm.bench.results import check_writable
+    from pymllm.log import setup_logging
+
+    check_writable(args.result_filename)
+    setup_logging(config.log.level)
+    fields = ("batch_size", "input_len", "output_len", "temperature", "seed", "repeats")
+    options = OneBatchOptions(**{name: getattr(args, name) for name in fields})
+    parts, ceilings, profiler = _prepare(config, args)
+    record = metadata(args, parts.info)
+    rows = []
+    for result in measure_one_batch(parts, ceilings, options, profiler):
+        rows.append(tables.one_batch_row(result))
+        say(f"measured: batch {result.batch_size}, {result.input_len} tokens in, {result.output_len} out")
+        keep(args, record, options, result)
+    print(f"{system(record)}\n{_rates(ceilings)}; {options.repeats} repeats of each setting\n")
+    print(table(rows, tables.ONE_BATCH_TITLE))
+    return 0
+
+
+def _prepare(config: Config, args: argparse.Namespace) -> tuple[Assembled, Ceilings, Profiler | None]:
+    """Measure what the device can do while it is empty, then load the model."""
+    from pymllm.bench.ceilings import measure_ceilings
+    from pymllm.checkpoint import open_checkpoint
+    from pymllm.engine.assemble import assemble_parts, pick_device, pick_dtype
+
+    progress = sys.stderr.isatty()
+    device = pick_device(config.engine)
+    profiler = _profiler(args, device)
+    dtype = pick_dtype(config.model.dtype, open_checkpoint(config.model, progress=progress), device)
+    ceilings = measure_ceilings(device, dtype)
+    return assemble_parts(config, progress=progress), ceilings, profiler
+
+
+def _profiler(args: argparse.Namespace, device: torch.device) -> Profiler | None:
+    if args.profile is None:
+        return None
+    from pymllm.bench.profile import CudaProfiler, TorchProfiler
+
+    if args.profile == "cuda":
+        return CudaProfiler(device)
+    folder: Any = args.profile_dir or os.environ.get("PYMLLM_TORCH_PROFILER_DIR") or DEFAULT_PROFILE_DIR
+    return TorchProfiler(Path(folder), args.run_name, device, lambda path: say(f"trace written to {path}"))
+
+
+def _rates(ceilings: Ceilings) -> str:
+    bandwidth, compute = ceilings.bandwidth / 1e9, ceilings.compute / 1e12
+    return f"this device copies {bandwidth:,.0f} GB/s and multiplies {ceilings.dtype} at {compute:,.2f} TFLOP/s"

@@ -1,0 +1,190 @@
+"""Runs step plans on a CUDA device without waiting for it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pymllm.engine.batch import forward_batch, sample_row
+from pymllm.engine.cuda.decode import DecodeGraphs
+from pymllm.engine.cuda.prefill import PrefillGraphs
+from pymllm.engine.cuda.prepare import graph_sizes
+from pymllm.engine.cuda.staging import Answer, to_device
+from pymllm.engine.cuda.tables import PageTables
+from pymllm.engine.messages import TokenLogprobs
+from pymllm.engine.plan import ItemResult, StepItem, StepPlan
+from pymllm.engine.runner import prompt_logprobs_of
+from pymllm.engine.sampler import Samples, sample
+from pymllm.engine.sampling_batch import SampleRow, SamplingBatch
+from pymllm.interfaces.attention import AttentionBackend
+from pymllm.interfaces.model import Model
+
+log = logging.getLogger(__name__)
+
+PREFILL_SIZES = (64, 128, 256, 512, 1024, 2048)
+"""Padded numbers of tokens of replayed prefill steps; beyond, launching is not what takes the time."""
+
+
+class CudaRunner:
+    """A :class:`pymllm.engine.engine.StepRunner` for CUDA.
+
+    A step may be launched before the last one's tokens were read: sampled tokens stay on the device, by
+    request slot, and feed the next step there.
+
+    max_running: request slots. max_context: tokens. graphs: replay CUDA graphs.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        attention: AttentionBackend,
+        *,
+        vocab_size: int,
+        max_running: int,
+        max_context: int,
+        max_batch_tokens: int,
+        graphs: bool,
+    ) -> None:
+        self._model = model
+        self._attention = attention
+        self._vocab_size = vocab_size
+        device, page_size = attention.context.device, attention.context.page_size
+        self._device = device
+        self._tables = PageTables(max_running, -(-max_context // page_size), device)
+        self._last_tokens = torch.zeros(max_running + 1, dtype=torch.int64, device=device)
+        sizes = [size for size in PREFILL_SIZES if size <= max_batch_tokens] if graphs else []
+        self._prefill = PrefillGraphs(model, attention, sizes)
+        self._decode: DecodeGraphs | None = None
+        if graphs:
+            most = min(max_running, max_batch_tokens)
+            self._decode = DecodeGraphs(
+                model, attention, self._tables, self._last_tokens, graph_sizes(most), vocab_size
+            )
+
+    @torch.inference_mode()
+    def capture(self) -> None:
+        """Capture all graphs; the KV pool must be allocated for good."""
+        if self._decode is None:
+            return
+        started = time.monotonic()
+        pool = torch.cuda.graph_pool_handle()
+        stream = torch.cuda.Stream(self._device)
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self._prefill.capture(pool)
+            self._decode.capture(pool)
+        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.synchronize(self._device)
+        count = len(self._decode.sizes) + len(self._prefill.sizes)
+        log.info("captured CUDA graphs for %d sizes in %.1f s", count, time.monotonic() - started)
+
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan) -> Callable[[], list[ItemResult]]:
+        """Start a step; the call that is returned waits for its results."""
+        self._tables.update(plan.items)
+        size = self._decode_size(plan.items)
+        if self._decode is None or size is None:
+            return self._launch_mixed(plan)
+        results, rows = self._decode.replay(plan.items, size)
+        if rows is not None:
+            return self._sample(plan.items, self._decode.logits(size, len(rows)), rows, [])
+        answer = Answer(results)
+        return lambda: _plain_results(answer)
+
+    def _decode_size(self, items: list[StepItem]) -> int | None:
+        """The graph that a step of decodes alone is replayed with, None for any other step."""
+        if self._decode is None or not all(item.count == 1 and item.samples for item in items):
+            return None
+        if any(item.request.wants_prompt_logprobs for item in items):
+            return None
+        return self._decode.size_for(len(items))
+
+    def _launch_mixed(self, plan: StepPlan) -> Callable[[], list[ItemResult]]:
+        batch = forward_batch(plan, self._attention.context.page_size, self._device)
+        self._fill_in_last_tokens(plan, batch.token_ids)
+        hidden = self._prefill.forward(batch)
+        rows = [sample_row(item) for item in plan.items if item.samples]
+        logits = self._model.logits(hidden.index_select(0, batch.logit_rows)) if rows else None
+        return self._sample(plan.items, logits, rows, self._what_prefills_bring(plan, hidden))
+
+    def _fill_in_last_tokens(self, plan: StepPlan, token_ids: Tensor) -> None:
+        """Put the tokens that the host does not know yet into their places."""
+        places, slots, row = [], [], 0
+        for item in plan.items:
+            row += item.count
+            if item.start + item.count > len(item.request.tokens):
+                places.append(row - 1)
+                slots.append(item.request.slot)
+        if places:
+            index = to_device(np.array([places, slots]), self._device)
+            token_ids.index_copy_(0, index[0], self._last_tokens.index_select(0, index[1]))
+
+    def _sample(
+        self,
+        items: list[StepItem],
+        logits: Tensor | None,
+        rows: list[SampleRow],
+        extras: list[Callable[[ItemResult], None] | None],
+    ) -> Callable[[], list[ItemResult]]:
+        """Draw the tokens of the sampled items, keep them for the next step, and send them to the host."""
+        samples: Samples | None = None
+        answer: Answer | None = None
+        if logits is not None:
+            samples = sample(logits, SamplingBatch.build(rows, self._vocab_size, self._device))
+            slots = to_device(np.array([item.request.slot for item in items if item.samples]), self._device)
+            self._last_tokens.index_copy_(0, slots, samples.tokens)
+            answer = Answer(torch.stack([samples.tokens, samples.valid.to(torch.int64)]))
+
+        def wait() -> list[ItemResult]:
+            results = [ItemResult() for _ in items]
+            if answer is not None and samples is not None:
+                sampled = [result for result, item in zip(results, items) if item.samples]
+                for result, plain, logprobs in zip(sampled, _plain_results(answer), _logprobs(samples)):
+                    result.token, result.valid, result.logprobs = plain.token, plain.valid, logprobs
+            for result, extra in zip(results, extras):
+                if extra is not None:
+                    extra(result)
+            return results
+
+        return wait
+
+    def _what_prefills_bring(self, plan: StepPlan, hidden: Tensor) -> list[Callable[[ItemResult], None] | None]:
+        """For each item, what is still to be written into its result (see Runner)."""
+        extras: list[Callable[[ItemResult], None] | None] = []
+        row = 0
+        for item in plan.items:
+            extras.append(self._extra(item, hidden[row : row + item.count]))
+            row += item.count
+        return extras
+
+    def _extra(self, item: StepItem, hidden: Tensor) -> Callable[[ItemResult], None] | None:
+        logprobs: list[TokenLogprobs] | None = None
+        if item.request.wants_prompt_logprobs:
+            logprobs = prompt_logprobs_of(self._model, item, hidden)
+        sound = None if item.samples else Answer(hidden[-1].isfinite().all())
+        if logprobs is None and sound is None:
+            return None
+
+        def complete(result: ItemResult) -> None:
+            result.prompt_logprobs = logprobs
+            if sound is not None:
+                result.valid = bool(sound.wait())
+
+        return complete
+
+
+def _plain_results(answer: Answer) -> list[ItemResult]:
+    tokens, valid = answer.wait().tolist()
+    return [ItemResult(token=token, valid=bool(ok)) for token, ok in zip(tokens, valid)]
+
+
+def _logprobs(samples: Samples) -> list[TokenLogprobs | None]:
+    """Log-probabilities of each row; waits for the device only if some row wants them."""
+    if samples.logprobs is None:
+        return [None] * len(samples.tokens)
+    return samples.to_host()[1]

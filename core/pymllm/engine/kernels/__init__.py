@@ -1,0 +1,1 @@
+"""Triton kernels of the sampler. :mod:`.sample` is their host side and imports without Triton."""

@@ -1,0 +1,158 @@
+"""Three passes that draw a token of each row: block maxima, block masses, and the pick.
+
+The weights, their integer sums and the order are those of :mod:`pymllm.engine.draw`. A row of V logits is
+cut into NB blocks of BLOCK tokens. The block is the grain of what one pass leaves for the next, so the last
+pass reads the logits of one block alone. Grids depend on shapes only and nothing is allocated: a CUDA graph
+can hold every launch.
+
+A row takes part in a pass if its slope is not 0 (it draws) and its peak is finite; the last pass serves all.
+A token belongs to a row's selection if its distance key is below the row's limit, or equals it and the token
+is among the first ``ties`` of those, by id (see :mod:`pymllm.engine.kernels.search`).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+WEIGHT_ONE = tl.constexpr(4398046511104.0)  # 2**42: pymllm.engine.draw.WEIGHT_ONE
+ALL_KEYS = tl.constexpr(0x7FFFFFFF)
+_FAR = tl.constexpr(-43.0)  # exp2 of less is a weight of zero
+_INF = tl.constexpr(float("inf"))
+
+
+@triton.jit
+def row_peak(peaks, row, NB, NBP: tl.constexpr):
+    """Maximum of a row from its block maxima [NB]; +inf if the row holds a NaN."""
+    blocks = tl.arange(0, NBP)
+    return tl.max(tl.load(peaks + row * NB + blocks, mask=blocks < NB, other=-_INF), axis=0)
+
+
+@triton.jit
+def is_finite(peak):
+    """Whether a row with this peak can be sampled."""
+    return (peak > -_INF) & (peak < _INF)
+
+
+@triton.jit
+def weigh(distance, slope):
+    """Distances below the peak, float32, to 42-bit weights, int64."""
+    return (tl.exp2(distance * slope) * WEIGHT_ONE).to(tl.int64)
+
+
+@triton.jit
+def distance_key(distance):
+    """Non-negative floats as integers of the same order."""
+    return distance.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@triton.jit
+def weigh_key(key, slope):
+    """The weight of a token from its key; zero for keys that no token has."""
+    return weigh(tl.minimum(key, 0x7F800000).to(tl.float32, bitcast=True), slope)
+
+
+@triton.jit
+def block_peaks(logits, stride, peaks, V, NB, PER: tl.constexpr, BLOCK: tl.constexpr):
+    """Pass 1. Grid (NB / PER, R). logits: [R, V] -> peaks: [R, NB] float32; +inf stands for a NaN."""
+    row = tl.program_id(1).to(tl.int64)
+    blocks = tl.program_id(0) * PER + tl.arange(0, PER)
+    ids = blocks[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    x = tl.load(logits + row * stride + ids, mask=ids < V, other=-_INF).to(tl.float32)
+    x = tl.where(x == x, x, _INF)
+    tl.store(peaks + row * NB + blocks, tl.max(x, axis=1), mask=blocks < NB)
+
+
+@triton.jit
+def block_masses(
+    logits, stride, peaks, slopes, least, limits, masses, equals, V, NB,
+    SELECT: tl.constexpr, MIN_P: tl.constexpr, PER: tl.constexpr, BLOCK: tl.constexpr, NBP: tl.constexpr,
+):  # fmt: skip
+    """Pass 2. Grid (NB / PER, R). masses: [R, NB] int64, the weights of each block's tokens with keys below
+    ``limits`` [R] (SELECT) that weigh at least ``least`` [R] (MIN_P); equals: [R, NB] int32 (SELECT), how many
+    tokens have the limit as key."""
+    row = tl.program_id(1).to(tl.int64)
+    slope = tl.load(slopes + row)
+    if slope == 0.0:
+        return
+    peak = row_peak(peaks, row, NB, NBP)
+    if not is_finite(peak):
+        return
+    blocks = tl.program_id(0) * PER + tl.arange(0, PER)
+    inside = blocks < NB
+    nearest = tl.max(tl.load(peaks + row * NB + blocks, mask=inside, other=-_INF), axis=0)
+    if (peak - nearest) * slope < _FAR:
+        tl.store(masses + row * NB + blocks, tl.zeros([PER], tl.int64), mask=inside)
+        if SELECT:
+            tl.store(equals + row * NB + blocks, tl.zeros([PER], tl.int32), mask=inside)
+        return
+    ids = blocks[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    distance = peak - tl.load(logits + row * stride + ids, mask=ids < V, other=-_INF).to(tl.float32)
+    weights = weigh(distance, slope)
+    if MIN_P:
+        weights = tl.where(weights >= tl.load(least + row), weights, 0)
+    if SELECT:
+        limit = tl.load(limits + row)
+        keys = distance_key(distance)
+        tl.store(equals + row * NB + blocks, tl.sum((keys == limit).to(tl.int32), axis=1), mask=inside)
+        weights = tl.where(keys < limit, weights, 0)
+    tl.store(masses + row * NB + blocks, tl.sum(weights, axis=1), mask=inside)
+
+
+@triton.jit
+def pick(
+    logits, stride, peaks, slopes, numbers, least, limits, ties, masses, equals, tokens, valid, V, NB,
+    SELECT: tl.constexpr, MIN_P: tl.constexpr, BLOCK: tl.constexpr, NBP: tl.constexpr,
+):  # fmt: skip
+    """Pass 3. Grid (R,). numbers: [R] float64 -> tokens: [R] int64, valid: [R] of any integer type.
+
+    Greedy rows take the first of the largest logits; others the first token, by id, at which the running sum
+    of kept weights exceeds number x total."""
+    row = tl.program_id(0).to(tl.int64)
+    slope = tl.load(slopes + row)
+    blocks = tl.arange(0, NBP)
+    inside = blocks < NB
+    tops = tl.load(peaks + row * NB + blocks, mask=inside, other=-_INF)
+    peak = tl.max(tops, axis=0)
+    tl.store(valid + row, is_finite(peak).to(valid.dtype.element_ty))
+    if not is_finite(peak):
+        tl.store(tokens + row, tl.zeros([], tl.int64))
+        return
+    places = tl.arange(0, BLOCK)
+    if slope == 0.0:
+        block = tl.min(tl.where(tops == peak, blocks, NBP), axis=0)
+        ids = block * BLOCK + places
+        x = tl.load(logits + row * stride + ids, mask=ids < V, other=-_INF).to(tl.float32)
+        tl.store(tokens + row, tl.min(tl.where(x == peak, ids, V), axis=0).to(tl.int64))
+        return
+
+    mass = tl.load(masses + row * NB + blocks, mask=inside, other=0)
+    if SELECT:
+        limit = tl.load(limits + row)
+        keep = tl.load(ties + row)
+        tie_weight = weigh_key(limit, slope)
+        if MIN_P:
+            tie_weight = tl.where(tie_weight >= tl.load(least + row), tie_weight, 0)
+        equal = tl.load(equals + row * NB + blocks, mask=inside, other=0).to(tl.int64)
+        earlier = tl.cumsum(equal, axis=0) - equal
+        mass += tl.minimum(tl.maximum(keep - earlier, 0), equal) * tie_weight
+    running = tl.cumsum(mass, axis=0)
+    total = tl.sum(mass, axis=0)
+    target = (tl.load(numbers + row) * total.to(tl.float64)).to(tl.int64)
+    target = tl.minimum(target, total - 1)
+    block = tl.sum((running <= target).to(tl.int32), axis=0)
+    target -= tl.sum(tl.where(blocks < block, mass, 0), axis=0)
+
+    ids = block * BLOCK + places
+    distance = peak - tl.load(logits + row * stride + ids, mask=ids < V, other=-_INF).to(tl.float32)
+    weights = weigh(distance, slope)
+    if MIN_P:
+        weights = tl.where(weights >= tl.load(least + row), weights, 0)
+    if SELECT:
+        keys = distance_key(distance)
+        equal = (keys == limit).to(tl.int64)
+        keep -= tl.sum(tl.where(blocks == block, earlier, 0), axis=0)
+        kept = (keys < limit) | ((keys == limit) & (tl.cumsum(equal, axis=0) <= keep))
+        weights = tl.where(kept, weights, 0)
+    token = block * BLOCK + tl.sum((tl.cumsum(weights, axis=0) <= target).to(tl.int32), axis=0)
+    tl.store(tokens + row, tl.minimum(token, V - 1).to(tl.int64))

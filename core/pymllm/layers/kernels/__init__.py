@@ -1,0 +1,11 @@
+"""Fused kernels of the layer library: Triton on a GPU, the same in plain PyTorch elsewhere.
+
+Importing this package imports no Triton; the first call on a GPU does.
+"""
+
+from pymllm.layers.kernels.product import product
+from pymllm.layers.kernels.qkv import write_qkv
+from pymllm.layers.kernels.rows import rms_norm, silu_and_mul
+from pymllm.layers.kernels.tiling import LIBRARY, Tiling
+
+__all__ = ["LIBRARY", "Tiling", "product", "rms_norm", "silu_and_mul", "write_qkv"]

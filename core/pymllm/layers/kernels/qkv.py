@@ -1,0 +1,78 @@
+"""What lies between the qkv projection and attention, in one pass: norm q and k, rotate, write k and v."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def write_qkv(
+    qkv: Tensor,
+    q_out: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor,
+    positions: Tensor,
+    cos_sin: Tensor | None = None,
+    q_weight: Tensor | None = None,
+    k_weight: Tensor | None = None,
+    eps: float = 1e-6,
+) -> Tensor:
+    """Write normed and rotated q to ``q_out`` and k and v to their slots of a paged cache; returns ``q_out``.
+
+    qkv: [T, (H + 2 K) D], q then k then v, biases added, contiguous. q_out: [T, H, D], contiguous.
+    k_cache, v_cache: views [pages, page_size, K, D] of one layer's cache with any strides but 1 within a head (a
+    layout with heads before tokens passes its ``transpose(1, 2)``); they may have another dtype than qkv, float8 too.
+    slots: [T] integers, page * page_size + offset, >= 0. positions: [T] integers, rows of cos_sin.
+    cos_sin: [positions, rotary_dim] float32 as :class:`pymllm.layers.Rope` has it, or None: no rotation. What lies
+    past rotary_dim passes. q_weight, k_weight: [D] of the heads' RMS norms, or None: no norm; eps: theirs.
+
+    Arithmetic is float32, rounded once at the end. On a GPU it is one kernel that may be captured in a graph.
+    """
+    assert qkv.is_contiguous() and q_out.is_contiguous(), "qkv and q_out are contiguous"
+    assert k_cache.stride(3) == 1 and v_cache.stride(3) == 1, "a head's components lie side by side"
+    arguments = (qkv, q_out, k_cache, v_cache, slots, positions, cos_sin, q_weight, k_weight, eps)
+    if qkv.is_cuda:
+        from pymllm.layers.kernels.qkv_triton import launch
+
+        launch(*arguments)
+    else:
+        _compose(*arguments)
+    return q_out
+
+
+def _compose(
+    qkv: Tensor,
+    q_out: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor,
+    positions: Tensor,
+    cos_sin: Tensor | None,
+    q_weight: Tensor | None,
+    k_weight: Tensor | None,
+    eps: float,
+) -> None:
+    """The kernel's twin in PyTorch."""
+    heads, kv_heads, page_size = q_out.shape[1], k_cache.shape[2], k_cache.shape[1]
+    parts = qkv.view(len(qkv), -1, q_out.shape[2]).float().split([heads, kv_heads, kv_heads], dim=1)
+    q, k = _norm(parts[0], q_weight, eps), _norm(parts[1], k_weight, eps)
+    if cos_sin is not None:
+        cos, sin = cos_sin[positions.long()].unsqueeze(1).chunk(2, dim=-1)
+        q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
+    q_out.copy_(q)
+    page, offset = slots.long() // page_size, slots.long() % page_size
+    k_cache[page, offset] = k.to(k_cache.dtype)
+    v_cache[page, offset] = parts[2].to(v_cache.dtype)
+
+
+def _norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    if weight is None:
+        return x
+    return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * weight.float()
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = cos.shape[-1]
+    a, b, rest = x.split([half, half, x.shape[-1] - 2 * half], dim=-1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin, rest], dim=-1)

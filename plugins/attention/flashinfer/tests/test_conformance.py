@@ -1,0 +1,62 @@
+"""The backend keeps the contract of attention backends. Needs a GPU: its kernels run nowhere else."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from pymllm.plugin import AttentionOptions
+from pymllm.testing.attention import SHAPES, AttentionBackendConformance, MakeBackend, MakeRig
+from pymllm.testing.attention_rig import Rig
+from pymllm_attention_flashinfer.backend import FlashInferAttention
+from pymllm_attention_flashinfer.plugin import Decode, FlashInferOptions, Prefill
+from pymllm_attention_flashinfer.probe import probe
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.skipif(find_spec("flashinfer") is None, reason="needs flashinfer-python"),
+]
+
+
+class OnCuda(AttentionBackendConformance):
+    """Every dtype and head size is a kernel that takes minutes to build: bfloat16, and two sizes, stand for all."""
+
+    options: AttentionOptions
+
+    @pytest.fixture
+    def device(self) -> torch.device:
+        return torch.device("cuda")
+
+    @pytest.fixture
+    def dtype(self) -> torch.dtype:
+        return torch.bfloat16
+
+    @pytest.fixture
+    def make_backend(self) -> MakeBackend:
+        return lambda context: FlashInferAttention(self.options, context)
+
+    @pytest.fixture(params=[shape for shape in SHAPES if shape.head_dim in (64, 128)], ids=str)
+    def rig(self, request: pytest.FixtureRequest, make_rig: MakeRig) -> Rig:
+        return make_rig(request.param)
+
+
+class TestFa2(OnCuda):
+    options = FlashInferOptions(prefill=Prefill.fa2)
+
+
+class TestDecodesOnTensorCores(OnCuda):
+    options = FlashInferOptions(prefill=Prefill.fa2, decode=Decode.tensor_cores)
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="needs a Hopper GPU"
+)
+class TestFa3(OnCuda):
+    options = FlashInferOptions(prefill=Prefill.fa3)
+
+
+def test_the_probe_passes() -> None:
+    assert probe(torch.device("cuda")) is None

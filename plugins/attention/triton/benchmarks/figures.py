@@ -1,0 +1,158 @@
+"""Times the kernels on a GPU against its bandwidth and PyTorch's attention: ``python figures.py``.
+
+Decode: a captured graph of several layers, each with its own cache (what fits the L2 cache is not found there);
+TB/s counts every key and value once. Prefill and packed attention: TFLOP/s counts products that causality needs.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from pymllm.interfaces import AttentionContext, KVGroup
+from pymllm.testing.attention_batch import make_attention_batch
+from pymllm.testing.attention_rig import Layer
+from pymllm_attention_triton.backend import TritonAttention
+from pymllm_attention_triton.cache import PagedCache
+from pymllm_attention_triton.launch import Step, decode, packed, prefill
+
+DEVICE = torch.device("cuda")
+
+
+@dataclass
+class Case:
+    """A step: a cache with several layers, their descriptions, q and room for the output."""
+
+    cache: PagedCache
+    layers: list[Layer]
+    step: Step
+    q: torch.Tensor
+    out: torch.Tensor
+
+
+def make_case(
+    queries: list[int], contexts: list[int], heads: int, kv_heads: int, size: int = 128, layers: int = 1, page: int = 16
+) -> Case:
+    """Requests with these new tokens and context lengths, their pages shuffled."""
+    pages = [-(-context // page) for context in contexts]
+    order = (torch.randperm(sum(pages)) + 1).split(pages)
+    batch = make_attention_batch(queries, contexts, [part.tolist() for part in order], page, DEVICE)
+    group = KVGroup("full", layers, kv_heads, size)
+    cache = PagedCache(group, sum(pages) + 1, AttentionContext(DEVICE, torch.bfloat16, page, {"full": group}))
+    for layer in cache.data:
+        layer.normal_()
+    counters = torch.zeros(len(queries) * kv_heads, dtype=torch.int32, device=DEVICE)
+    q = torch.randn(sum(queries), heads, size, dtype=torch.bfloat16, device=DEVICE)
+    descriptions = [Layer("full", i, heads, kv_heads, size, size**-0.5) for i in range(layers)]
+    return Case(cache, descriptions, Step(batch, counters), q, torch.empty_like(q))
+
+
+def microseconds(run: Callable[[], object], repeats: int = 5) -> float:
+    """Median time of a captured graph of ``run``."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    times = []
+    for _ in range(repeats + 1):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) * 1e3)
+    return statistics.median(times[1:])
+
+
+def decode_time(case: Case, **options: object) -> float:
+    """Microseconds of a layer."""
+
+    def run() -> None:
+        for layer in case.layers:
+            decode(case.out, case.q, case.cache, layer, case.step, **options)
+
+    return microseconds(run) / len(case.layers)
+
+
+def prefill_time(case: Case, repeat: int = 8, **options: object) -> float:
+    """Microseconds of a layer."""
+
+    def run() -> None:
+        for _ in range(repeat):
+            prefill(case.out, case.q, case.cache, case.layers[0], case.step, **options)
+
+    return microseconds(run) / repeat
+
+
+def varlen_time(tokens: int, sequences: int, heads: int, size: int, repeat: int = 4, **options: object) -> float:
+    """Microseconds of packed attention of equally long sequences."""
+    qkv = torch.randn(tokens * sequences, 3 * heads, size, dtype=torch.bfloat16, device=DEVICE)
+    q, k, v = qkv.split(heads, 1)
+    starts = [i * tokens for i in range(sequences + 1)]
+    on_device = torch.tensor(starts, dtype=torch.int32, device=DEVICE)
+
+    def run() -> None:
+        for _ in range(repeat):
+            packed(q, k, v, starts, on_device, size**-0.5, **options)
+
+    return microseconds(run) / repeat
+
+
+def sdpa_time(batch: int, tokens: int, heads: int, kv_heads: int, size: int, causal: bool) -> float:
+    """Microseconds of PyTorch's attention on contiguous tensors, KV heads repeated beforehand."""
+    q, k, v = (torch.randn(batch, heads, tokens, size, dtype=torch.bfloat16, device=DEVICE) for _ in range(3))
+
+    def run() -> None:
+        for _ in range(4):
+            F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    return microseconds(run) / 4
+
+
+def kv_bytes(case: Case) -> float:
+    """Bytes of keys and values that a layer reads."""
+    return sum(case.step.batch.context_lens) * case.cache.data.shape[2] * 2 * case.q.shape[2] * case.q.element_size()
+
+
+def causal_flop(queries: list[int], contexts: list[int], heads: int, size: int) -> float:
+    """Multiplications and additions that causality needs."""
+    return sum(4.0 * size * heads * (q * (c - q) + q * (q + 1) / 2) for q, c in zip(queries, contexts))
+
+
+DECODES = [(1, 600, 28), (8, 600, 16), (32, 600, 8), (128, 600, 4), (64, 1024, 4), (128, 1024, 4), (256, 1024, 2)]
+PREFILLS = [([256], [256]), ([1024], [1024]), ([2048], [2048]), ([8192], [8192]), ([1024] * 8, [1024] * 8)]
+
+
+def main() -> None:
+    for heads, kv_heads in ((16, 8), (32, 8)):
+        for requests, context, layers in DECODES:
+            case = make_case([1] * requests, [context] * requests, heads, kv_heads, layers=layers)
+            time = decode_time(case)
+            print(f"decode {heads}/{kv_heads} {requests} x {context}: {time:.1f} us, {kv_bytes(case) / time / 1e6:.2f} TB/s")
+        mixed = torch.randint(100, 2000, (256,), generator=torch.Generator().manual_seed(0)).tolist()
+        case = make_case([1] * 256, mixed, heads, kv_heads, layers=2)
+        time = decode_time(case)
+        print(f"decode {heads}/{kv_heads} 256 x 100-2000: {time:.1f} us, {kv_bytes(case) / time / 1e6:.2f} TB/s")
+        for queries, contexts in [*PREFILLS, ([512], [8192])]:
+            time = prefill_time(make_case(queries, contexts, heads, kv_heads))
+            rate = causal_flop(queries, contexts, heads, 128) / time / 1e6
+            line = f"prefill {heads}/{kv_heads} {len(queries)} x {queries[0]} of {contexts[0]}: {time:.1f} us, {rate:.0f} TFLOP/s"
+            if queries == contexts:
+                line += f" (SDPA {sdpa_time(len(queries), queries[0], heads, kv_heads, 128, True):.1f} us)"
+            print(line)
+    for tokens, sequences, size in ((4096, 1, 72), (4096, 1, 64), (1024, 8, 72), (4096, 1, 128)):
+        time = varlen_time(tokens, sequences, 16, size)
+        rate = 4.0 * sequences * tokens * tokens * 16 * size / time / 1e6
+        other = sdpa_time(sequences, tokens, 16, 16, size, False)
+        print(f"packed 16 heads x {size}, {sequences} x {tokens}: {time:.1f} us, {rate:.0f} TFLOP/s (SDPA {other:.1f} us)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""The ``triton`` attention backend: paged attention in Triton kernels.
+
+Memory that no token of a request was written to may hold anything, NaN included, and never reaches a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from pymllm.interfaces import (
+    AttentionBackend,
+    AttentionBatch,
+    AttentionCapabilities,
+    AttentionContext,
+    AttentionLayer,
+    KVGroup,
+)
+from pymllm.layers.kernels import write_qkv
+from torch import Tensor
+
+from pymllm_attention_triton.cache import PagedCache
+from pymllm_attention_triton.launch import Step, decode, packed, prefill, write
+
+__all__ = ["TritonAttention"]
+
+
+class TritonAttention(AttentionBackend):
+    """Paged attention in Triton kernels. It has no options.
+
+    **Graphs.** For a batch of decodes, :meth:`plan` and :meth:`forward` depend on shapes alone: the numbers of
+    requests and of page table columns. Lengths are read on the device. So a graph that captured ``forward``
+    after ``plan(batch)`` may be replayed with other contents of ``context_lens_d``, ``page_table`` and
+    ``slots`` (at the same addresses), without another ``plan``. Calls and replays must run in one order on
+    one stream at a time: they share counters.
+    """
+
+    capabilities = AttentionCapabilities(
+        devices=frozenset({"cuda"}),
+        dtypes=frozenset({torch.float32, torch.bfloat16, torch.float16}),
+        page_sizes=frozenset(1 << i for i in range(7)),
+        head_dims=frozenset(range(8, 257, 8)),
+        graph_capture=True,
+    )
+
+    def __init__(self, options: object, context: AttentionContext) -> None:
+        super().__init__(context)
+        self._caches: dict[str, PagedCache] = {}
+        self._step: Step | None = None
+        self._kv_heads = max((group.kv_heads for group in context.groups.values()), default=1)
+        # Captured graphs hold the address of the counters they were captured with: all are kept.
+        self._counters: list[Tensor] = []
+        self._starts: tuple[Sequence[int], Tensor] | None = None
+
+    def page_bytes(self, group: KVGroup) -> int:
+        """Bytes of one page in all layers: keys and values, nothing else."""
+        elements = 2 * group.layers * group.kv_heads * group.head_dim * self.context.page_size
+        return elements * self.context.dtype.itemsize
+
+    def allocate(self, group: KVGroup, pages: int) -> None:
+        """Allocate a group's cache. Raises MemoryError or torch.OutOfMemoryError."""
+        self._caches.pop(group.name, None)
+        self._caches[group.name] = PagedCache(group, pages, self.context)
+
+    def plan(self, batch: AttentionBatch) -> None:
+        """Prepare a step. For decodes alone it looks at the batch size only, and does next to nothing."""
+        self._step = Step(batch, self._zeros(len(batch.query_lens)))
+
+    def write(self, layer: AttentionLayer, k: Tensor, v: Tensor) -> None:
+        """Store k and v, [T, K, D] each, in the planned slots."""
+        assert self._step is not None, "plan() comes before write()"
+        write(self._caches[layer.group], layer.index, k, v, self._step.batch.slots)
+
+    def produce(self, layer: AttentionLayer, qkv: Tensor, positions: Tensor) -> Tensor:
+        """Norm q and k, rotate them, write k and v, in one kernel -> q [T, H, D]. qkv: [T, (H + 2 K) D]."""
+        norms = [norm for norm in (layer.q_norm, layer.k_norm) if norm is not None]
+        if len({norm.eps for norm in norms}) > 1 or not qkv.is_contiguous():
+            return super().produce(layer, qkv, positions)
+        assert self._step is not None, "plan() comes before produce()"
+        q_weight, k_weight = (None if norm is None else norm.weight for norm in (layer.q_norm, layer.k_norm))
+        return write_qkv(
+            qkv,
+            torch.empty((len(qkv), layer.heads, layer.head_dim), dtype=qkv.dtype, device=qkv.device),
+            *(part.transpose(1, 2) for part in self._caches[layer.group].layer(layer.index)),
+            self._step.batch.slots,
+            positions,
+            None if layer.rope is None else layer.rope.cos_sin,
+            q_weight,
+            k_weight,
+            norms[0].eps if norms else 0.0,
+        )
+
+    def attend(self, layer: AttentionLayer, q: Tensor) -> Tensor:
+        """Causal attention of q, [T, H, D], over the cache -> [T, H, D]."""
+        step, cache = self._step, self._caches[layer.group]
+        assert step is not None, "plan() comes before attend()"
+        q = _heads_together(q)
+        out = torch.empty((len(q), layer.heads, layer.head_dim), dtype=q.dtype, device=q.device)
+        if step.decodes:
+            decode(out, q, cache, layer, step)
+        if step.chunks:
+            prefill(out, q, cache, layer, step)
+        return out
+
+    def copy_pages(self, source: Sequence[int], target: Sequence[int]) -> None:
+        """Copy whole pages in every group and layer."""
+        if source:
+            for cache in self._caches.values():
+                cache.copy_pages(source, target)
+
+    def varlen(self, q: Tensor, k: Tensor, v: Tensor, starts: Sequence[int], scale: float) -> Tensor:
+        """Non-causal attention inside each sequence. The layers of a tower share one copy of ``starts``."""
+        if self._starts is None or self._starts[0] != list(starts):
+            on_device = torch.tensor(starts, dtype=torch.int32).to(q.device, non_blocking=True)
+            self._starts = (list(starts), on_device)
+        return packed(*map(_heads_together, (q, k, v)), *self._starts, scale)
+
+    def _zeros(self, requests: int) -> Tensor:
+        """Counters that are 0 between launches, one per request and KV head."""
+        needed = requests * self._kv_heads
+        if not self._counters or self._counters[-1].numel() < needed:
+            size = max(4096, 2 * needed)
+            self._counters.append(torch.zeros(size, dtype=torch.int32, device=self.context.device))
+        return self._counters[-1]
+
+
+def _heads_together(x: Tensor) -> Tensor:
+    """x [T, H, D] with each token's heads contiguous; tokens may lie apart, as in a slice of qkv."""
+    return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()

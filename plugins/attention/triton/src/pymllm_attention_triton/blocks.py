@@ -1,0 +1,89 @@
+"""What the attention kernels are built of: where rows lie, how blocks are loaded, one step of the softmax.
+
+Shape suffixes: M query rows of a program, N keys of a block, D head size padded to a power of two.
+"""
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def find_block(starts, requests, item, BLOCK: tl.constexpr, LANES: tl.constexpr, SKIP_SINGLE: tl.constexpr):
+    """Which block of which sequence is number ``item``, every sequence being cut into blocks of BLOCK tokens.
+
+    starts: [requests + 1] bounds. SKIP_SINGLE: sequences of one token have no block.
+    Returns (request, block); a request of at least ``requests`` means that there is no such item.
+    """
+    request = 0
+    passed_blocks = 0
+    all_blocks = 0
+    for base in range(0, requests, LANES):
+        lane = base + tl.arange(0, LANES)
+        inside = lane < requests
+        length = tl.load(starts + lane + 1, mask=inside, other=0) - tl.load(starts + lane, mask=inside, other=0)
+        blocks = (length + BLOCK - 1) // BLOCK
+        if SKIP_SINGLE:
+            blocks = tl.where(length > 1, blocks, 0)
+        passed = all_blocks + tl.cumsum(blocks, 0) <= item
+        request += tl.sum(passed.to(tl.int32), 0)
+        passed_blocks += tl.sum(tl.where(passed, blocks, 0), 0)
+        all_blocks += tl.sum(blocks, 0)
+    return request, item - passed_blocks
+
+
+@triton.jit
+def page_rows(table, positions, valid, PAGE: tl.constexpr, PAGE_STRIDE: tl.constexpr, HEAD_DIM: tl.constexpr):
+    """Offsets [N] (int64, elements) of the cache rows that hold these positions; invalid ones lie in page 0."""
+    pages = tl.load(table + positions // PAGE, mask=valid, other=0)
+    return pages.to(tl.int64) * PAGE_STRIDE + (positions % PAGE) * HEAD_DIM
+
+
+@triton.jit
+def load_rows(base, rows, valid, WIDTH: tl.constexpr, D: tl.constexpr, MASKED: tl.constexpr):
+    """The rows [N] at these offsets -> [N, D]; zeros past WIDTH and, if MASKED, where not valid."""
+    column = tl.arange(0, D)
+    pointers = base + rows[:, None] + column[None, :]
+    if MASKED:
+        if D == WIDTH:
+            return tl.load(pointers, mask=valid[:, None], other=0.0)
+        return tl.load(pointers, mask=valid[:, None] & (column < WIDTH)[None, :], other=0.0)
+    if D == WIDTH:
+        return tl.load(pointers)
+    return tl.load(pointers, mask=(column < WIDTH)[None, :], other=0.0)
+
+
+@triton.jit
+def load_keys(cache, rows, valid, HEAD_DIM: tl.constexpr, D: tl.constexpr):
+    """Keys -> [N, D]. What is not valid may hold anything: its scores are masked. (Dequantization goes here.)"""
+    return load_rows(cache, rows, valid, HEAD_DIM, D, False)
+
+
+@triton.jit
+def load_values(cache, rows, valid, HEAD_DIM: tl.constexpr, D: tl.constexpr, MASKED: tl.constexpr):
+    """Values -> [N, D], zeros where not valid, since 0 x NaN is NaN. (Dequantization goes here.)"""
+    return load_rows(cache, rows, valid, HEAD_DIM, D, MASKED)
+
+
+@triton.jit
+def matmul(a, b, acc, WIDE: tl.constexpr):
+    """a b + acc in float32; acc may be None. WIDE: widen the operands first (Triton's interpreter multiplies
+    bfloat16 wrongly)."""
+    if WIDE:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), acc, input_precision="ieee")
+    return tl.dot(a, b, acc, input_precision="ieee")
+
+
+@triton.jit
+def weigh(scores, peak, total, scale):
+    """A step of the online softmax (Milakov and Gimelshein 2018) in base 2.
+
+    scores: [M, N], -inf where masked; peak, total: [M] running maximum of scale x scores, and sum.
+    Returns (weights [M, N], fade [M] of what was summed before, peak, total).
+    """
+    higher = tl.maximum(peak, tl.max(scores, 1) * scale)
+    weights = tl.exp2(scores * scale - higher[:, None])
+    fade = tl.exp2(peak - higher)
+    return weights, fade, higher, total * fade + tl.sum(weights, 1)

@@ -1,0 +1,75 @@
+"""Attention of many new tokens a request: FlashAttention-2 (Dao 2023) over pages, causal, after any prefix.
+
+A program takes a block of new tokens of one request and all query heads of one KV head: its rows are
+(token, head) pairs. Blocks of keys that every row sees are read without masks; the rest, at most the
+block's own span, with them.
+"""
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from pymllm.layers.kernels.dependent import launch_dependents, wait
+
+from pymllm_attention_triton.blocks import find_block, load_keys, load_values, matmul, page_rows, weigh
+
+
+@triton.jit(do_not_specialize=["contexts", "starts", "table", "table_stride", "requests"])
+def prefill_kernel(
+    out, q, k_cache, v_cache, table, contexts, starts, scale, table_stride, requests,
+    Q_STRIDE: tl.constexpr, PAGE: tl.constexpr, PAGE_STRIDE: tl.constexpr, HEAD_STRIDE: tl.constexpr,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LANES: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Grid: (KV_HEADS, at least the number of blocks). Requests with one new token are left out.
+    out: [T, H, HEAD_DIM]; q: [T, H, HEAD_DIM], rows Q_STRIDE apart."""
+    TOKENS: tl.constexpr = BLOCK_M // GROUP
+    launch_dependents(PDL)
+    wait(PDL)
+    kv_head = tl.program_id(0)
+    # Later blocks see more keys: they start first.
+    item = tl.num_programs(1) - 1 - tl.program_id(1)
+    request, block = find_block(starts, requests, item, TOKENS, LANES, True)
+    if request >= requests:
+        return
+    begin = tl.load(starts + request)
+    new = tl.load(starts + request + 1) - begin
+    context = tl.load(contexts + request)
+
+    row = tl.arange(0, BLOCK_M)
+    column = tl.arange(0, D)
+    token = block * TOKENS + row // GROUP
+    shown = ((row < TOKENS * GROUP) & (token < new))[:, None] & (column < HEAD_DIM)[None, :]
+    place = (kv_head * GROUP + row % GROUP)[:, None] * HEAD_DIM + column[None, :]
+    line = (begin + token).to(tl.int64)[:, None]
+    queries = tl.load(q + line * Q_STRIDE + place, mask=shown, other=0.0)
+    pages = table + request.to(tl.int64) * table_stride
+    keys = k_cache + kv_head * HEAD_STRIDE
+    values = v_cache + kv_head * HEAD_STRIDE
+
+    peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, D], tl.float32)
+    first = context - new + block * TOKENS
+    whole = (first + 1) // BLOCK_N * BLOCK_N
+    for start in tl.range(0, whole, BLOCK_N, num_stages=STAGES):
+        position = start + tl.arange(0, BLOCK_N)
+        valid = position < whole
+        rows = page_rows(pages, position, valid, PAGE, PAGE_STRIDE, HEAD_DIM)
+        k = load_keys(keys, rows, valid, HEAD_DIM, D)
+        v = load_values(values, rows, valid, HEAD_DIM, D, False)
+        weights, fade, peak, total = weigh(matmul(queries, tl.trans(k), None, WIDE), peak, total, scale)
+        acc = matmul(weights.to(v.dtype), v, acc * fade[:, None], WIDE)
+    for start in tl.range(whole, tl.minimum(first + TOKENS, context), BLOCK_N, num_stages=STAGES):
+        position = start + tl.arange(0, BLOCK_N)
+        valid = position < context
+        rows = page_rows(pages, position, valid, PAGE, PAGE_STRIDE, HEAD_DIM)
+        k = load_keys(keys, rows, valid, HEAD_DIM, D)
+        v = load_values(values, rows, valid, HEAD_DIM, D, True)
+        seen = (position[None, :] <= (context - new + token)[:, None]) & valid[None, :]
+        scores = tl.where(seen, matmul(queries, tl.trans(k), None, WIDE), float("-inf"))
+        weights, fade, peak, total = weigh(scores, peak, total, scale)
+        acc = matmul(weights.to(v.dtype), v, acc * fade[:, None], WIDE)
+    acc = acc / total[:, None]
+    tl.store(out + line * (KV_HEADS * GROUP * HEAD_DIM) + place, acc.to(out.dtype.element_ty), mask=shown)

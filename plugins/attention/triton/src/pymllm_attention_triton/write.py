@@ -1,0 +1,27 @@
+"""Writes new keys and values into the cache."""
+# mypy: allow-untyped-defs
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit(do_not_specialize=["slots", "tokens"])
+def write_kernel(
+    k_cache, v_cache, k, v, slots, tokens,
+    K_STRIDE: tl.constexpr, V_STRIDE: tl.constexpr, PAGE: tl.constexpr, PAGE_STRIDE: tl.constexpr,
+    HEAD_STRIDE: tl.constexpr, KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Grid: (T * KV_HEADS / ROWS,), rounded up. k, v: [T, KV_HEADS, HEAD_DIM], tokens their STRIDE apart."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    token = (row // KV_HEADS).to(tl.int64)
+    head = row % KV_HEADS
+    live = token < tokens
+    slot = tl.load(slots + token, mask=live, other=0)
+    column = tl.arange(0, D)[None, :]
+    shown = live[:, None] & (column < HEAD_DIM)
+    source = (head * HEAD_DIM)[:, None] + column
+    target = (slot // PAGE * PAGE_STRIDE + head * HEAD_STRIDE + slot % PAGE * HEAD_DIM)[:, None] + column
+    tl.store(k_cache + target, tl.load(k + token[:, None] * K_STRIDE + source, mask=shown), mask=shown)
+    tl.store(v_cache + target, tl.load(v + token[:, None] * V_STRIDE + source, mask=shown), mask=shown)
