@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from pymllm.engine.engine import Engine
@@ -68,7 +70,7 @@ def test_prefills_do_not_starve_decodes(budget: int) -> None:
     bound = 10 / min(10, rest) + 2
     for i in range(10):
         turns = served[f"decode-{i}"]
-        gaps = [b - a for a, b in zip(turns, turns[1:])]
+        gaps = [b - a for a, b in pairwise(turns)]
         assert max(gaps) <= bound, f"decode-{i} waited {max(gaps)} steps"
 
 
@@ -125,7 +127,7 @@ def test_the_youngest_is_preempted_and_computed_again() -> None:
 
 
 def test_priority_goes_first() -> None:
-    engine, runner = make_engine(4, max_running=1)
+    engine, _ = make_engine(4, max_running=1)
     engine.submit(request("a", [1, 1], 2))
     engine.step()
     engine.submit(request("low", [2, 2], 2))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import queue
 import random
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
-from engines import answers, reference_answers, start
+from engines import answers, greedy, reference_answers, run, start, tokens
+from pymllm.engine.messages import EngineRequest
+from pymllm.sampling import SamplingParams
 from pymllm.testing.tiny import make_tiny_checkpoint
 
 pytestmark = [
@@ -65,5 +69,84 @@ def test_half_precision_agrees_with_itself(checkpoint, prompts, dtype) -> None:
         first = answers(client, prompts, COUNT)
         assert [len(answer) for answer in first] == [COUNT] * len(prompts)
         assert answers(client, prompts, COUNT) == first
+    finally:
+        client.close()
+
+
+SAMPLINGS = {
+    "temperature": {"temperature": 1.2},
+    "top_p": {"temperature": 1.2, "top_p": 0.8},
+    "top_k and min_p": {"temperature": 1.2, "top_k": 20, "min_p": 0.02},
+    "penalties": {"temperature": 0.9, "repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.2},
+    "bias and min_tokens": {"temperature": 1.0, "logit_bias": {7: 3.0}, "min_tokens": 4},
+    "greedy": {"temperature": 0.0},
+}
+
+
+@pytest.mark.parametrize("attention", ["torch", "triton"])
+def test_draws_are_the_same_however_steps_are_run(tmp_path_factory, prompts, attention) -> None:
+    """Every kind of sampling in one batch: with graphs and overlap as without."""
+    folder = make_tiny_checkpoint(tmp_path_factory.mktemp("draws"), "qwen3")
+    kinds = list(SAMPLINGS.values())
+    wanted = [
+        SamplingParams(seed=i, max_tokens=COUNT, ignore_eos=True, **kinds[i % len(kinds)]).with_defaults({})
+        for i in range(len(prompts))
+    ]
+
+    def draws(**overrides: bool) -> list[list[int]]:
+        options = {f"engine.{name}": value for name, value in overrides.items()}
+        client = start(folder, {"engine.device": "cuda", "attention.plugin": attention, **options})
+        try:
+            return tokens(run(client, prompts, wanted))
+        finally:
+            client.close()
+
+    serial = draws(overlap=False, cuda_graphs=False)
+    assert [len(answer) for answer in serial] == [COUNT] * len(prompts)
+    assert draws(overlap=True) == serial
+    assert draws(overlap=False) == serial
+
+
+def test_logprobs_with_graphs_and_overlap(tmp_path_factory, prompts) -> None:
+    folder = make_tiny_checkpoint(tmp_path_factory.mktemp("logprobs"), "qwen3")
+    client = start(folder, {"engine.device": "cuda"})
+    try:
+        outputs = run(client, prompts, greedy(COUNT, logprobs=2, prompt_logprobs=0))
+    finally:
+        client.close()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    for prompt, one, answer in zip(prompts, outputs, tokens(outputs)):
+        with torch.inference_mode():
+            expected = torch.log_softmax(model(torch.tensor([[*prompt, *answer]])).logits[0], -1)
+        found = [entry for output in one for entry in output.logprobs]
+        for i, (token, entry) in enumerate(zip(answer, found)):
+            assert entry.logprob == pytest.approx(float(expected[len(prompt) - 1 + i, token]), abs=2e-3)
+            assert len(entry.top) == 2
+        for i, entry in enumerate(one[0].prompt_logprobs[1:]):
+            assert entry.logprob == pytest.approx(float(expected[i, prompt[i + 1]]), abs=2e-3)
+
+
+def test_aborts_in_every_phase(tmp_path_factory) -> None:
+    folder = make_tiny_checkpoint(tmp_path_factory.mktemp("aborts"), "llama")
+    client = start(folder, {"engine.device": "cuda", "engine.max_batch_tokens": 8})
+    arrived: queue.SimpleQueue = queue.SimpleQueue()
+    try:
+        for i in range(40):
+            spec = EngineRequest(id=str(i), token_ids=[1 + i] * (5 + 3 * i), sampling=greedy(50))
+            client.submit(spec, arrived.put)
+            if i % 3 == 0:
+                client.abort(str(i // 2))
+        for i in range(0, 40, 2):
+            client.abort(str(i))
+        ended: dict[str, str] = {}
+        while len(ended) < 40:
+            output = arrived.get(timeout=60)
+            assert output.id not in ended
+            if output.finish_reason is not None:
+                ended[output.id] = output.finish_reason
+        assert set(ended.values()) <= {"abort", "length"}
+        assert {name for name, reason in ended.items() if reason == "length"} <= {str(i) for i in range(1, 40, 2)}
+        stats = client.stats()
+        assert (stats.running, stats.waiting, stats.pages_used) == (0, 0, 0)
     finally:
         client.close()

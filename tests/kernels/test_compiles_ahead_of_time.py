@@ -12,33 +12,39 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
 BF16, F32, I32, I64 = "*bf16", "*fp32", "*i32", "*i64"
-PRODUCT: dict[str, Any] = {"x": BF16, "weight": BF16, "out": BF16, "rows": "i32", "eps": "fp32", "N": "i32"}
-DOT = {"M": 16, "BLOCK_N": 32, "BLOCK_K": 128, "SPLIT": 1, "STAGES": 3, "LINES": 16}
-PARTS = {"parts": F32, "square_parts": F32, "counters": I32}
+PRODUCT: dict[str, Any] = {**dict.fromkeys(("x", "weight", "out"), BF16), "N": "i32"}
+GEMV = {**PRODUCT, "eps": "fp32"}
+DOT = {**PRODUCT, "rows": "i32"}
+TILE = {"M": 16, "BLOCK_N": 64, "BLOCK_K": 128, "SPLIT": 1, "STAGES": 3, "GATED": False}
 STRIDES = {f"{cache}_{axis}": "i32" for cache in "kv" for axis in ("page", "token", "head")}
 QKV: dict[str, Any] = {
     **dict.fromkeys(("qkv", "q_out", "k_cache", "v_cache"), BF16),
     **dict.fromkeys(("slots", "positions"), I64),
-    **dict.fromkeys(("rows", "page_size"), "i32"),
+    **dict.fromkeys(("tokens", "page_size"), "i32"),
     **STRIDES,
     "eps": "fp32",
 }
 
 CASES = {
-    "gemv plain": ("product_triton", "gemv_kernel", PRODUCT, {"K": 1024, "M": 1, "GATED": False}),
-    "gemv gated": (
-        "product_triton",
+    "gemv": ("gemv_triton", "gemv_kernel", {**GEMV, "residual": BF16}, {"K": 3072, "GATED": False}),
+    "gemv, norm and gate": (
+        "gemv_triton",
         "gemv_kernel",
-        {**PRODUCT, "norm_weight": BF16, "bias": BF16},
-        {"K": 2560, "M": 1, "GATED": True},
+        {**GEMV, "norm_weight": BF16, "bias": BF16},
+        {"K": 2560, "GATED": True},
     ),
-    "gemv residual": ("product_triton", "gemv_kernel", {**PRODUCT, "residual": BF16}, {"K": 3072, "M": 2}),
-    "dot": ("product_triton", "dot_kernel", {**PRODUCT, "residual": BF16}, {**DOT, "K": 3072}),
-    "dot gated, split": (
-        "product_triton",
+    "gemv, resident": (
+        "gemv_triton",
+        "resident_kernel",
+        {**GEMV, "norm_weight": BF16},
+        {"K": 2560, "GATED": True, "BLOCK_K": 4096},
+    ),
+    "dot": ("dot_triton", "dot_kernel", {**DOT, "residual": BF16}, {**TILE, "K": 3072}),
+    "dot, gate, split": (
+        "dot_triton",
         "dot_kernel",
-        {**PRODUCT, **PARTS, "norm_weight": BF16},
-        {**DOT, "K": 2560, "GATED": True, "SPLIT": 2},
+        {**DOT, "bias": BF16, "parts": F32, "counters": I32},
+        {**TILE, "K": 2560, "M": 32, "GATED": True, "SPLIT": 2},
     ),
     "norm": (
         "rows_triton",
@@ -56,13 +62,13 @@ CASES = {
         "qkv_triton",
         "write_qkv_kernel",
         {**QKV, "cos_sin": F32, "q_weight": BF16, "k_weight": BF16},
-        {"H": 16, "K": 8, "D": 128, "ROTARY": 128, "BLOCK_D": 128, "ROWS": 8},
+        {"H": 16, "K": 8, "D": 128, "HALF": 64, "BLOCK_HALF": 64, "BLOCK_REST": 1, "TOKENS": 16},
     ),
     "write_qkv, half rotated": (
         "qkv_triton",
         "write_qkv_kernel",
         {**QKV, "cos_sin": F32},
-        {"H": 4, "K": 2, "D": 80, "ROTARY": 40, "BLOCK_D": 128, "ROWS": 1},
+        {"H": 4, "K": 2, "D": 80, "HALF": 20, "BLOCK_HALF": 32, "BLOCK_REST": 64, "TOKENS": 1},
     ),
 }
 
@@ -72,13 +78,13 @@ CASES = {
 def test_compiles(name: str, capability: int) -> None:
     module, kernel, arguments, constants = CASES[name]
     function = getattr(__import__(f"pymllm.layers.kernels.{module}", fromlist=[kernel]), kernel)
-    constants = {"GATED": False, "BLOCK_N": 4, "BLOCK_K": 512, **constants, "PDL": capability >= 90}
+    constants = {"BLOCK_N": 4, "BLOCK_K": 512, **constants, "PDL": capability >= 90}
     source = ASTSource(
         function,
         {key: arguments.get(key, "constexpr") for key in function.arg_names},
         {(index,): constants.get(key) for index, key in enumerate(function.arg_names) if key not in arguments},
     )
-    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 2})
+    compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 4})
     assert f".target sm_{capability}" in compiled.asm["ptx"]
     assert ("griddepcontrol.wait" in compiled.asm["ptx"]) == (capability >= 90)
     assert compiled.asm["cubin"]

@@ -7,13 +7,20 @@ from types import ModuleType
 
 import pytest
 import torch
-from pymllm.layers.kernels import LIBRARY, Tiling, product
 from torch import Tensor
 
+from pymllm.layers.kernels import LIBRARY, Tiling, product
+
 EPS = 1e-2
-TILINGS = [Tiling("gemv", 8, 64), Tiling("dot", 16, 32, split=1), Tiling("dot", 16, 32, split=3)]
-SIZES = [(1, 24, 160), (3, 40, 128), (16, 16, 256)]
-"""Rows, outputs, terms: neither rows nor outputs nor terms need fill a block."""
+INTERPRETED = [
+    (Tiling("gemv", 8, 64), (1, 24, 160)),
+    (Tiling("gemv", 4, 256), (1, 10, 256)),
+    (Tiling("resident", 8, 256, programs=2), (1, 50, 160)),
+    (Tiling("dot", 16, 32), (3, 40, 128)),
+    (Tiling("dot", 16, 32, split=3), (16, 16, 256)),
+    (Tiling("dot", 32, 64, split=2), (19, 40, 160)),
+]
+"""With rows, outputs and terms: none of them need fill a block."""
 PARTS = [(), ("norm",), ("gate",), ("residual",), ("norm", "gate", "bias"), ("bias", "residual"), ("norm", "residual")]
 
 
@@ -55,25 +62,21 @@ class Case:
 
 
 @pytest.mark.parametrize("parts", PARTS, ids="+".join)
-@pytest.mark.parametrize("size", SIZES, ids=str)
-@pytest.mark.parametrize("tiling", TILINGS, ids=lambda tiling: f"{tiling.kernel}-{tiling.split}")
+@pytest.mark.parametrize("tiling, size", INTERPRETED, ids=str)
 def test_interpreted_kernels_are_exact(
     interpreted: Callable[[str], ModuleType], tiling: Tiling, size: tuple[int, int, int], parts: tuple[str, ...]
 ) -> None:
+    if tiling.kernel == "dot" and "norm" in parts:
+        pytest.skip("this kernel takes an x that is normed already")
     case = Case(size, parts, torch.float32)
     out = torch.full(case.exact.shape, float("nan"))
-    interpreted("product_triton").launch(
-        tiling,
-        case.x,
-        case.weight,
-        out,
-        norm_weight=case.norm,
-        eps=EPS,
-        bias=case.bias,
-        residual=case.residual,
-        gated=case.gated,
-        counters=case.counters,
-    )
+    shared = {"bias": case.bias, "residual": case.residual, "gated": case.gated}
+    if tiling.kernel == "dot":
+        kernels = interpreted("dot_triton")
+        kernels.launch_dot(tiling, case.x, case.weight, out, counters=case.counters, **shared)
+    else:
+        kernels = interpreted("gemv_triton")
+        kernels.launch_gemv(tiling, case.x, case.weight, out, norm_weight=case.norm, eps=EPS, **shared)
     assert case.error(out) < 1e-5
     assert not case.counters.any()
 
@@ -87,26 +90,31 @@ def test_the_library_path_is_exact(dtype: torch.dtype, parts: tuple[str, ...]) -
     assert error < (1e-6 if dtype == torch.float32 else 6e-3)
 
 
+ON_A_GPU = [
+    (Tiling("gemv", 2, 1024, 4), (1, 301, 1160)),
+    (Tiling("gemv", 4, 512, 2), (1, 96, 3072)),
+    (Tiling("resident", 2, 4096, 8, programs=50), (1, 301, 2560)),
+    (Tiling("dot", 64, 128, 4, 4), (7, 344, 1160)),
+    (Tiling("dot", 64, 64, 4, 6, split=3), (16, 1001, 1024)),
+    (Tiling("dot", 64, 256, 4, 3, split=2), (33, 96, 2560)),
+]
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("parts", PARTS, ids="+".join)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("size", [(1, 300, 1160), (7, 344, 1024), (16, 1001, 2560), (33, 96, 3072)], ids=str)
-def test_kernels_on_a_gpu(size: tuple[int, int, int], dtype: torch.dtype, parts: tuple[str, ...]) -> None:
-    tilings = [Tiling("dot", 32, 128, 4, 4), Tiling("dot", 16, 64, 1, 3, split=3), Tiling("dot", 64, 128, 4, 3, split=2)]
-    if size[0] == 1:
-        tilings += [Tiling("gemv", 2, 1024, 4), Tiling("gemv", 4, 256, 1)]
-    for tiling in tilings:
+@pytest.mark.parametrize("tiling, size", ON_A_GPU, ids=str)
+def test_kernels_on_a_gpu(tiling: Tiling, size: tuple[int, int, int], dtype: torch.dtype) -> None:
+    for parts in [(), ("norm", "gate", "bias"), ("bias", "residual")]:
         case = Case(size, parts, dtype, "cuda")
-        again = Case(size, parts, dtype, "cuda")
         first = run(case, tiling)
-        # One rounding of the result, and with a norm before a dot one of its inputs: 2^-9 or 2^-11 at most each.
-        assert case.error(first) < (4e-3 if dtype == torch.bfloat16 else 7e-4), tiling
-        assert torch.equal(first, run(again, tiling)), "a product does not vary from run to run"
+        # The result is rounded by up to 2^-9 or 2^-12, and x after a norm, before a dot, twice.
+        assert case.error(first) < (6e-3 if dtype == torch.bfloat16 else 8e-4), parts
+        assert torch.equal(first, run(case, tiling)), "a product does not vary from run to run"
         assert not case.counters.any()
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("tiling", [Tiling("gemv", 4, 256, 1), Tiling("dot", 16, 256, 1, 3, split=2), LIBRARY], ids=str)
+@pytest.mark.parametrize("tiling", [Tiling("gemv", 4, 256, 1), Tiling("dot", 64, 128, 4, 3, split=2), LIBRARY], ids=str)
 def test_a_chain_of_products_in_a_graph_keeps_its_order(tiling: Tiling) -> None:
     """Each kernel may start before the one ahead has ended: what it reads must still be the finished result."""
     weights = torch.randn(40, 512, 512, device="cuda", dtype=torch.bfloat16) * 512**-0.5
@@ -126,6 +134,7 @@ def test_a_chain_of_products_in_a_graph_keeps_its_order(tiling: Tiling) -> None:
         out = chain(h)
     for _ in range(20):
         graph.replay()
+        torch.cuda.synchronize()
         assert torch.equal(out, eager)
     exact = h.cpu().double()
     for weight in weights.cpu().double():

@@ -7,8 +7,9 @@ from types import ModuleType
 
 import pytest
 import torch
-from pymllm.layers.kernels import rms_norm, silu_and_mul
 from torch import Tensor
+
+from pymllm.layers.kernels import rms_norm, silu_and_mul
 
 
 def exact_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -8,8 +8,9 @@ from types import ModuleType
 
 import pytest
 import torch
-from pymllm.layers.kernels import write_qkv
 from torch import Tensor
+
+from pymllm.layers.kernels import write_qkv
 
 EPS, PAGE = 1e-3, 4
 
@@ -65,7 +66,7 @@ class Case:
         self.q = torch.full((shape.tokens, heads, size), float("nan"), dtype=dtype, device=device)
         self.shape = shape
 
-    def arguments(self) -> tuple[Tensor | None | float, ...]:
+    def arguments(self) -> tuple[Tensor | float | None, ...]:
         return (
             self.qkv,
             self.q,

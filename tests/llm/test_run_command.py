@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -53,6 +56,17 @@ def test_standard_input_and_seed(run, monkeypatch):
         monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe"))
         answers.append(run("--prompt", "-", "--seed", seed, "--max-tokens", "12", "--top-p", "0.9")[1])
     assert answers[0] == answers[1] != answers[2]
+
+
+def test_ctrl_c_while_the_model_is_loaded_is_quiet(folder):
+    command = [sys.executable, "-m", "pymllm", "run", f"model.path={folder}", *SMALL, "--prompt", "hello"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    said = process.stderr.readline()
+    assert "model: qwen3" in said  # it is being loaded, by the engine's thread
+    process.send_signal(signal.SIGINT)
+    _, rest = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert all(" pymllm info: " in line for line in rest.splitlines()), rest
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,17 @@ def _cases():
     select = {"SELECT": True, "MIN_P": True, "BLOCK": 1024, "NBP": 256}
     yield passes.block_peaks, {**LOGITS, **ROW}, {"PER": 4, "BLOCK": 1024}
     yield passes.block_masses, {**LOGITS, **DRAW, **ROW}, {**select, "PER": 4}
-    types = {**LOGITS, **DRAW, **ROW, "numbers": "*fp64", "ties": "*i64", "tokens": "*i64", "valid": "*i64"}
-    yield passes.pick, types, select
+    types = {
+        **LOGITS,
+        **DRAW,
+        **ROW,
+        "numbers": "*i64",
+        "positions": "*i64",
+        "ties": "*i64",
+        "tokens": "*i64",
+        "valid": "*i64",
+    }
+    yield passes.pick, types, {**select, "SEEDED": True}
     tables = {"lows_in": "*i32", "lows_out": "*i32", "partials_in": "*i64", "partials_out": "*i64"}
     sizes = {"shift": "i32", "last_shift": "i32"}
     shape = {"CHP": 32, "NBP": 256}

@@ -73,9 +73,19 @@ def _single(field: str) -> Callable[[Line], Interval | None]:
     return lambda line: (line[field], line[field], line[field])
 
 
+def _serve(x: str, x_label: str, more: Mapping[str, str]) -> Kind:
+    return Kind(
+        [
+            Panel("server throughput", "output tokens / s", _single("output_tok_s"), x, x_label),
+            Panel("time to the first token, p50 to p99", "ms", _percentiles("ttft_s"), x, x_label),
+            Panel("time between tokens, p50 to p99", "ms", _percentiles("itl_s"), x, x_label),
+        ],
+        {"num_requests": "{} requests", "input_len": "in {}", "output_len": "out {}", **more},
+    )
+
+
 _BATCH = ("batch_size", "batch size (requests)")
 _PROMPT = ("input_len", "prompt length (tokens)")
-_LOAD = ("load", "open requests at most, or requests a second")
 
 _LENGTHS = {"batch_size": "batch {}", "input_len": "{} tokens in", "output_len": "{} out"}
 
@@ -114,13 +124,13 @@ KINDS: Mapping[str, Kind] = {
         ],
         {"num_prompts": "{} requests", "input_len": "in {}", "output_len": "out {}"},
     ),
-    "serve": Kind(
-        [
-            Panel("server throughput", "output tokens / s", _single("output_tok_s"), *_LOAD),
-            Panel("time to the first token, p50 to p99", "ms", _percentiles("ttft_s"), *_LOAD),
-            Panel("time between tokens, p50 to p99", "ms", _percentiles("itl_s"), *_LOAD),
-        ],
-        {"num_requests": "{} requests", "input_len": "in {}", "output_len": "out {}"},
-    ),
+    "serve": _serve("concurrency", "open requests at most", {"request_rate": "{} a second"}),
 }
 """Value of the field ``benchmark`` -> what is drawn of its lines."""
+
+
+def kind_of(name: str, lines: Sequence[Line]) -> Kind:
+    """What is drawn of a benchmark's lines; of a server's, over the request rate if none limits the concurrency."""
+    if name == "serve" and all(line["concurrency"] is None for line in lines):
+        return _serve("request_rate", "requests a second", {})
+    return KINDS[name]

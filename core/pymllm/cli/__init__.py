@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -46,11 +47,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"pymllm: {' '.join(str(error).split())}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
+        _interrupted(own=argv is None)
         return INTERRUPTED
     except BrokenPipeError:
         # Python flushes standard output once more at exit, which would complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
+
+
+def _interrupted(*, own: bool) -> None:
+    """own: the command line is the process's own, which ends now."""
+    if sys.stderr.isatty():
+        print(file=sys.stderr)  # the terminal shows ^C in the line where the cursor was
+    if own and threading.active_count() > 1:
+        # A thread that still builds an engine would be torn out of C++ code by the interpreter's end, which
+        # aborts the process with a message of its own.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(INTERRUPTED)
 
 
 def _dispatch(argv: list[str]) -> int:

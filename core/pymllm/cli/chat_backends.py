@@ -58,9 +58,10 @@ class LocalBackend(ChatBackend):
     def __init__(self, config: Config, *, progress: bool) -> None:
         """Raises PymllmError, also for a model that cannot chat."""
         from pymllm.llm import LLM
+        from pymllm.server.state import served_name
 
         self._llm = LLM.from_config(config, progress=progress)
-        self.name = self._llm.frontend.model_name
+        self.name = served_name(self._llm.frontend.model_name, config.server.model_name)
         try:
             self._llm.frontend.chat_ids([{"role": "user", "content": "hello"}])
         except RequestError:

@@ -45,7 +45,8 @@ class Footer:
         parts = [f"{self.tokens} tokens"]
         if self.tokens > 1 and self.seconds > 0:
             parts.append(f"{(self.tokens - 1) / self.seconds:.1f} tok/s")
-        parts.append(f"first after {self.first:.2f} s")
+        if self.tokens:
+            parts.append(f"first after {self.first:.2f} s")
         if self.prompt is not None and self.cached is not None:
             parts.append(f"{self.cached} of {self.prompt} prompt tokens cached")
         return ", ".join(parts)

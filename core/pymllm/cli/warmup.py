@@ -1,14 +1,16 @@
 """``pymllm warmup``: do ahead of time what a start would otherwise do first, and say what was done.
 
 Weights and tokenizer are fetched, the model is loaded, its worst-case step run, CUDA graphs captured; plugins
-build what they would build at first use (``AttentionBackend.warmup``, ``QuantMethod.warmup``); then short batches
-are prefilled and decoded with each kind of sampling. What is built lies in the caches of the libraries that built
-it (checkpoints, Triton, FlashInfer), where the next start finds it.
+build what they would build at first use (``AttentionBackend.warmup``, ``QuantMethod.warmup``); short batches are
+prefilled and decoded with each kind of sampling; on a GPU, the kernels of the model's products are tuned, those
+that the device's table does not have yet. What is built lies in caches (of checkpoints, Triton, FlashInfer; the
+table of kernels beside them), where the next start finds it.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 from collections.abc import Mapping
@@ -19,6 +21,8 @@ from pymllm.cli.common import add_config_arguments, compose_arguments, table
 if TYPE_CHECKING:
     from pymllm.config import Config
     from pymllm.engine.assemble import Assembled
+
+log = logging.getLogger(__name__)
 
 SAMPLING: Mapping[str, Mapping[str, Any]] = {
     "greedy": {"temperature": 0.0},
@@ -64,6 +68,7 @@ def execute(args: argparse.Namespace) -> int:
         for line in part.warmup():
             stages.done(line)
     _run_steps(parts, stages)
+    _tune(parts, stages)
     print(table([*stages.rows, (f"{time.monotonic() - stages.started:8.2f}", "in all")], (" SECONDS", "DONE")))
     return 0
 
@@ -102,3 +107,26 @@ def _run_steps(parts: Assembled, stages: Stages) -> None:
             list(batch.decode())
             sizes.append(str(size))
         stages.done(f"steps run, {name}: batches of {', '.join(sizes)}" if sizes else f"no room for a batch, {name}")
+
+
+def _tune(parts: Assembled, stages: Stages) -> None:
+    """Measure the kernels of the products that the steps so far asked for and the device's table lacks."""
+    from pymllm.layers.fused import products_of
+
+    asked = products_of(parts.model)
+    if not asked:
+        return
+    from pymllm.errors import ConfigError
+    from pymllm.layers.kernels.table import load_table, table_path
+    from pymllm.layers.kernels.tune import ROWS, tune
+
+    context = parts.attention.context
+    table = load_table(context.device)
+    missing = [item for item in asked if not all(item.key(rows) in table for rows in ROWS)]
+    where = table_path(context.device)
+    if missing:
+        try:
+            tune(missing, device=context.device, dtype=context.dtype, rows=ROWS, report=log.info)
+        except OSError as error:
+            raise ConfigError(f"the table of kernels cannot be written to '{where}': {error.strerror}") from error
+    stages.done(f"kernels tuned: {len(missing)} products, {len(asked) - len(missing)} known already, in {where}")

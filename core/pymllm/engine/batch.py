@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 
@@ -11,35 +13,60 @@ from pymllm.interfaces.attention import AttentionBatch
 from pymllm.interfaces.model import ForwardBatch
 
 
-def forward_batch(plan: StepPlan, page_size: int, device: torch.device) -> ForwardBatch:
-    """The flat batch of a plan; ``logit_rows`` are the last rows of the items that sample, in order."""
-    items = plan.items
-    counts = np.array([item.count for item in items], dtype=np.int64)
-    ends = np.array([item.start + item.count for item in items], dtype=np.int64)
-    starts = np.concatenate([[0], np.cumsum(counts)])
-    positions = np.arange(starts[-1]) + np.repeat(ends - starts[1:], counts)
-    table = _page_table(items, page_size)
-    rows = np.repeat(np.arange(len(items)), counts)
-    slots = table[rows, positions // page_size] * page_size + positions % page_size
-    tokens = np.array([token for item in items for token in _known_tokens(item)], dtype=np.int64)
-    samples = np.array([item.samples for item in items], dtype=bool)
+@dataclass(frozen=True)
+class StepArrays:
+    """A step's lists, on the host, int64. tokens, positions, slots: [T]. starts: [R + 1] first rows, then T. ends: [R]
+    context lengths after the step. table: [R, P] pages, filled up with 0. logit_rows: [S]."""
 
-    def tensor(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-        host = torch.from_numpy(array).to(dtype)
-        return host if device.type == "cpu" else host.pin_memory().to(device, non_blocking=True)
+    tokens: np.ndarray
+    positions: np.ndarray
+    slots: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+    table: np.ndarray
+    logit_rows: np.ndarray
+
+    @classmethod
+    def build(cls, plan: StepPlan, page_size: int) -> StepArrays:
+        """``logit_rows`` are the last rows of the items that sample, in order."""
+        items = plan.items
+        counts = np.array([item.count for item in items], dtype=np.int64)
+        ends = np.array([item.start + item.count for item in items], dtype=np.int64)
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        positions = np.arange(starts[-1]) + np.repeat(ends - starts[1:], counts)
+        table = _page_table(items, page_size)
+        rows = np.repeat(np.arange(len(items)), counts)
+        samples = np.array([item.samples for item in items], dtype=bool)
+        return cls(
+            tokens=np.array([token for item in items for token in _known_tokens(item)], dtype=np.int64),
+            positions=positions,
+            slots=table[rows, positions // page_size] * page_size + positions % page_size,
+            starts=starts,
+            ends=ends,
+            table=table,
+            logit_rows=starts[1:][samples] - 1,
+        )
+
+
+def forward_batch(plan: StepPlan, page_size: int, device: torch.device) -> ForwardBatch:
+    """The flat batch of a plan."""
+    arrays = StepArrays.build(plan, page_size)
+
+    def tensor(array: np.ndarray, dtype: torch.dtype = torch.int64) -> torch.Tensor:
+        return torch.from_numpy(array).to(device=device, dtype=dtype)
 
     attention = AttentionBatch(
-        query_lens=counts.tolist(),
-        context_lens=ends.tolist(),
-        query_starts=tensor(starts, torch.int32),
-        context_lens_d=tensor(ends, torch.int32),
-        page_table=tensor(table, torch.int32),
-        slots=tensor(slots, torch.int64),
+        query_lens=np.diff(arrays.starts).tolist(),
+        context_lens=arrays.ends.tolist(),
+        query_starts=tensor(arrays.starts, torch.int32),
+        context_lens_d=tensor(arrays.ends, torch.int32),
+        page_table=tensor(arrays.table, torch.int32),
+        slots=tensor(arrays.slots),
     )
     return ForwardBatch(
-        token_ids=tensor(tokens, torch.int64),
-        positions=tensor(positions, torch.int64),
-        logit_rows=tensor(starts[1:][samples] - 1, torch.int64),
+        token_ids=tensor(arrays.tokens),
+        positions=tensor(arrays.positions),
+        logit_rows=tensor(arrays.logit_rows),
         attention=attention,
     )
 

@@ -33,10 +33,17 @@ NO_TOP_K = 2**31 - 1
 def fast_parameters(rows: Sequence[SampleRow]) -> tuple[np.ndarray, np.ndarray] | None:
     """slope [S] float32 and number [S] float64 for :class:`pymllm.engine.kernels.sample.FastSampler`, or None
     if some row needs more than a temperature (or, for now, a mask until its min_tokens)."""
+    seeds = fast_seeds(rows)
+    return None if seeds is None else (seeds[0], uniforms_of_arrays(*seeds[1:]))
+
+
+def fast_seeds(rows: Sequence[SampleRow]) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """As ``fast_parameters``, but slope, seed [S] uint64 and position [S] uint64: the device makes the numbers,
+    which takes most of the host's time otherwise (:meth:`FastSampler.seeded`)."""
     constants, positions = row_arrays(rows)
     if (positions < constants["plain_from"]).any():
         return None
-    return constants["slope"], uniforms_of_arrays(constants["seed"], positions.view(np.uint64))
+    return constants["slope"], constants["seed"], positions.view(np.uint64)
 
 
 def row_arrays(rows: Sequence[SampleRow]) -> tuple[np.ndarray, np.ndarray]:

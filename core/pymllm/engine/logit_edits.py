@@ -94,10 +94,12 @@ class LogitEdits:
         counted = None if counts is None else CountedPenalties.collect(rows, counts, device)
         lengths = [sum(map(len, group.places)) for group in groups]
         if not any(lengths):
-            return None if counted is None else cls(*[_nothing(device)] * 3, counted)
+            none = _nothing(device)
+            return None if counted is None else cls(none, none, none, counted)
         places = to_device(np.concatenate([p for group in groups for p in group.places]), device)
         values = to_device(np.concatenate([v for group in groups for v in group.values]), device)
-        return cls(*zip(places.split(lengths), values.split(lengths)), counted)
+        add, repetition, subtract = zip(places.split(lengths), values.split(lengths))
+        return cls(add, repetition, subtract, counted)
 
     def apply(self, logits: Tensor) -> Tensor:
         """logits: [S, V] -> a changed float32 copy. A NaN stays one, also under a mask."""

@@ -16,6 +16,9 @@ _WEYL = np.array([[0x9E3779B9], [0xBB67AE85]], dtype=np.uint64)
 _WEYL_SUMS = np.arange(_ROUNDS, dtype=np.uint64)[:, None, None] * _WEYL
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
+_FEW = 6
+"""Numbers up to which plain integers are faster than the fixed cost of some eighty array operations."""
+
 _MASK64 = (1 << 64) - 1
 
 
@@ -33,6 +36,21 @@ def philox4x32(counters: np.ndarray, keys: np.ndarray) -> np.ndarray:
         np.bitwise_and(second, _LOW, c1)
         np.bitwise_and(first, _LOW, c3)
     return words
+
+
+def _uniform(seed: int, position: int) -> float:
+    c0, c1, c2, c3 = position & 0xFFFFFFFF, position >> 32, 0, 0
+    key0, key1 = seed & 0xFFFFFFFF, seed >> 32
+    for _ in range(_ROUNDS):
+        first, second = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = (
+            (second >> 32) ^ c1 ^ key0,
+            second & 0xFFFFFFFF,
+            (first >> 32) ^ c3 ^ key1,
+            first & 0xFFFFFFFF,
+        )
+        key0, key1 = (key0 + 0x9E3779B9) & 0xFFFFFFFF, (key1 + 0xBB67AE85) & 0xFFFFFFFF
+    return ((c0 >> 5 << 26) | (c1 >> 6)) * 2.0**-53
 
 
 def _mix(product: np.ndarray, word: np.ndarray, key: np.ndarray, out: np.ndarray) -> None:
@@ -53,6 +71,8 @@ def uniforms(seeds: Sequence[int], positions: Sequence[int]) -> np.ndarray:
 
 def uniforms_of_arrays(seeds: np.ndarray, positions: np.ndarray) -> np.ndarray:
     """``uniforms`` of uint64 arrays [N]."""
+    if len(seeds) <= _FEW:
+        return np.array([_uniform(*pair) for pair in zip(seeds.tolist(), positions.tolist())], dtype=np.float64)
     counters = np.zeros((4, len(positions)), dtype=np.uint64)
     counters[0] = positions & _LOW
     counters[1] = positions >> _HALF

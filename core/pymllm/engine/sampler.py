@@ -3,8 +3,9 @@ then greedy rows take the argmax, others temperature, top_k, top_p, min_p and a 
 :mod:`pymllm.engine.draw`). Log-probabilities are of the raw logits.
 
 ``SamplingBatch.build`` is the host's part and ``sample`` the device's: on a GPU ``sample`` never waits
-for the device, and its kernels choose the same tokens (:mod:`pymllm.engine.kernels`). On a CPU, top_k and top_p rows look at the likeliest tokens first and at the whole
-vocabulary only where these do not suffice; the result is the same.
+for the device, and kernels choose the tokens (:mod:`pymllm.engine.kernels`). On a CPU, top_k and top_p rows
+look at the likeliest tokens first and at the whole vocabulary only where these do not suffice. The result is
+the same in every case.
 """
 
 from __future__ import annotations

@@ -65,6 +65,7 @@ class Scheduler:
             request.computed += count
             request.pending += samples
             request.last_step = self._step
+        items.sort(key=lambda item: item.count > 1)  # decodes first: backends serve them with another kernel
         return StepPlan(items)
 
     def commit(self, item: StepItem, token: int | None) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pymllm.layers.kernels import product
-from pymllm.layers.kernels.table import load_table
+from pymllm.layers.kernels.available import has_kernels
+from pymllm.layers.kernels.table import describe, load_table
 from pymllm.layers.kernels.tiling import Operation, Product, Tiling, choose
 from pymllm.layers.norm import RMSNorm
 
@@ -20,7 +21,7 @@ class FusedProducts:
     def __init__(self, weight: Tensor) -> None:
         self.products: set[Product] = set()
         self._tilings: dict[tuple[Operation, int], Tiling] = {}
-        self._processors = torch.cuda.get_device_properties(weight.device).multi_processor_count
+        self._gpu = describe(weight.device)
         self._table = load_table(weight.device)
         self._counters = torch.zeros(-(-len(weight) // 16), dtype=torch.int32, device=weight.device)
 
@@ -64,13 +65,19 @@ class FusedProducts:
         if found is None:
             item = Product(operation, len(weight) // 2 if operation == "gated" else len(weight), weight.shape[1])
             self.products.add(item)
-            found = self._tilings[operation, rows] = choose(item, rows, self._processors, self._table)
+            found = self._tilings[operation, rows] = choose(item, rows, self._gpu, self._table)
         return found
 
 
 def fuse(weight: Tensor) -> FusedProducts | None:
     """The fused products of a weight [N, K], or None where there are none: on a CPU, and in float32."""
-    if not weight.is_cuda or weight.dtype not in (torch.bfloat16, torch.float16):
+    if not has_kernels(weight.device) or weight.dtype not in (torch.bfloat16, torch.float16):
         return None
     # A row is read in steps of 16 bytes.
     return FusedProducts(weight) if weight.shape[1] % 8 == 0 else None
+
+
+def products_of(model: nn.Module) -> set[Product]:
+    """What was asked of a model's fused layers so far, for the tuner."""
+    found = (getattr(module, "_fused", None) for module in model.modules())
+    return {item for fused in found if isinstance(fused, FusedProducts) for item in fused.products}

@@ -136,6 +136,8 @@ class Host:
         seconds = self._config.server.drain_seconds
         if self.state.open_answers:
             log.info("shutting down: %d answers may take up to %g s more", self.state.open_answers, seconds)
+        else:
+            log.info("shutting down")
         if not await self.state.settled(seconds):
             log.warning("aborting %d answers that are still open", self.state.open_answers)
             self.state.abort(None)

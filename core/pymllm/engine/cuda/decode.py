@@ -13,7 +13,8 @@ from pymllm.engine.batch import sample_row
 from pymllm.engine.cuda.prepare import prepare_decode
 from pymllm.engine.cuda.staging import StagedRows
 from pymllm.engine.cuda.tables import PageTables
-from pymllm.engine.kernels.sample import FastSampler, fast_parameters
+from pymllm.engine.fast_parameters import fast_parameters
+from pymllm.engine.kernels.sample import FastSampler
 from pymllm.engine.plan import StepItem
 from pymllm.engine.sampling_batch import SampleRow
 from pymllm.interfaces.attention import AttentionBackend, AttentionBatch
@@ -38,7 +39,7 @@ class DecodeGraphs:
         tables: PageTables,
         last_tokens: Tensor,
         sizes: list[int],
-        vocab_size: int,
+        sampler: FastSampler,
     ) -> None:
         self._model = model
         self._attention = attention
@@ -54,7 +55,7 @@ class DecodeGraphs:
         self._starts = torch.arange(most + 1, dtype=torch.int32, device=device)
         self._rows = torch.arange(most, dtype=torch.int64, device=device)
         self._results = torch.zeros(2, most, dtype=torch.int64, device=device)
-        self._sampler = FastSampler(most, vocab_size, device)
+        self._sampler = sampler
         self._logits: dict[int, Tensor] = {}
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._batches = {size: self._attention_batch(size) for size in sizes}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,9 +20,15 @@ class PrefillGraphs:
         self._model = model
         self._attention = attention
         self.sizes = sizes
-        device, most = attention.context.device, max(sizes, default=0)
-        self._token_ids, self._positions, self._slots = torch.zeros(3, most, dtype=torch.int64, device=device)
+        most = max(sizes, default=0)
+        self._inputs = torch.zeros(3 * most, dtype=torch.int64, device=attention.context.device)
         self._segments: dict[int, tuple[Segments, Tensor]] = {}
+
+    def static_inputs(self, tokens: int) -> Tensor | None:
+        """[3, size] int64 to fill with token ids, positions and slots for the smallest captured size that holds so
+        many tokens; None when there is none."""
+        size = next((size for size in self.sizes if size >= tokens), None)
+        return None if size is None else self._inputs[: 3 * size].view(3, size)
 
     def capture(self, pool: Any, report: Callable[[int], None] = lambda size: None) -> None:
         """Capture all sizes, the largest first. On a side stream."""
@@ -38,43 +43,32 @@ class PrefillGraphs:
             self._segments[size] = (segments, hidden)
             report(size)
 
-    def forward(self, batch: ForwardBatch) -> Tensor:
-        """Hidden states [T, C] of a step; a view of static memory if it was replayed."""
-        count = len(batch.token_ids)
-        size = next((size for size in self.sizes if size >= count), None)
-        if size is None:
-            self._attention.plan(batch.attention)
+    def forward(self, batch: ForwardBatch, *, replay: bool) -> Tensor:
+        """Hidden states of a step's real tokens, [T, C]; a view of static memory if it is replayed, which needs the
+        batch to lie in ``static_inputs``."""
+        self._attention.plan(batch.attention)
+        count = len(batch.attention.slots)
+        if not replay:
             hidden: Tensor = self._model(batch)
             return hidden
-        segments, padded = self._segments[size]
-        for static, given in (
-            (self._token_ids, batch.token_ids),
-            (self._positions, batch.positions),
-            (self._slots, batch.attention.slots),
-        ):
-            static[:count].copy_(given)
-            static[count:size].zero_()
-        self._attention.plan(replace(batch.attention, slots=self._slots[:count]))
+        segments, padded = self._segments[len(batch.token_ids)]
         segments.tokens = count
         segments.replay()
         return padded[:count]
 
     def _padding(self, size: int) -> ForwardBatch:
         """A batch of one request whose tokens all lie on the scrap page."""
-        self._slots.zero_()
+        self._inputs.zero_()
         page_size = self._attention.context.page_size
-        device = self._slots.device
+        device = self._inputs.device
+        token_ids, positions, slots = self._inputs[: 3 * size].view(3, size)
         attention = AttentionBatch(
             query_lens=[size],
             context_lens=[size],
             query_starts=torch.tensor([0, size], dtype=torch.int32, device=device),
             context_lens_d=torch.tensor([size], dtype=torch.int32, device=device),
             page_table=torch.zeros(1, -(-size // page_size), dtype=torch.int32, device=device),
-            slots=self._slots[:size],
+            slots=slots,
         )
-        return ForwardBatch(
-            token_ids=self._token_ids[:size],
-            positions=self._positions[:size],
-            logit_rows=torch.zeros(1, dtype=torch.int64, device=device),
-            attention=attention,
-        )
+        rows = torch.zeros(1, dtype=torch.int64, device=device)
+        return ForwardBatch(token_ids=token_ids, positions=positions, logit_rows=rows, attention=attention)

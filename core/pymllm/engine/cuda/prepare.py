@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -53,11 +52,3 @@ def prepare_decode(
         inputs, inputs.stride(0), last_tokens, tables, width, page_size,
         token_ids, slots, context_lens, page_table, BLOCK=BLOCK,
     )  # fmt: skip
-
-
-def graph_sizes(most: int) -> list[int]:
-    """Batch sizes that decode graphs are captured for: close together, so that little is padded."""
-    sizes = [1, 2, 4, *range(8, 257, 8), *range(288, 1025, 32)]
-    return sorted({min(size, most) for size in sizes})
-
-

@@ -10,12 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pymllm.engine.batch import forward_batch, sample_row
+from pymllm.engine.batch import sample_row
 from pymllm.engine.cuda.decode import DecodeGraphs
+from pymllm.engine.cuda.inputs import mixed_inputs
 from pymllm.engine.cuda.prefill import PrefillGraphs
-from pymllm.engine.cuda.prepare import graph_sizes
+from pymllm.engine.cuda.sizes import decode_sizes, prefill_sizes
 from pymllm.engine.cuda.staging import Answer, to_device
 from pymllm.engine.cuda.tables import PageTables
+from pymllm.engine.fast_parameters import fast_parameters
+from pymllm.engine.kernels.sample import FastSampler
 from pymllm.engine.messages import TokenLogprobs
 from pymllm.engine.plan import ItemResult, StepItem, StepPlan
 from pymllm.engine.runner import prompt_logprobs_of
@@ -26,8 +29,9 @@ from pymllm.interfaces.model import Model
 
 log = logging.getLogger(__name__)
 
-PREFILL_SIZES = (64, 128, 256, 512, 1024, 2048)
-"""Padded numbers of tokens of replayed prefill steps; beyond, launching is not what takes the time."""
+
+Extra = Callable[[ItemResult], None] | None
+"""What is still to be written into an item's result, once it is waited for."""
 
 
 class CudaRunner:
@@ -57,13 +61,14 @@ class CudaRunner:
         self._device = device
         self._tables = PageTables(max_running, -(-max_context // page_size), device)
         self._last_tokens = torch.zeros(max_running + 1, dtype=torch.int64, device=device)
-        sizes = [size for size in PREFILL_SIZES if size <= max_batch_tokens] if graphs else []
+        sizes = prefill_sizes(max_batch_tokens) if graphs else []
         self._prefill = PrefillGraphs(model, attention, sizes)
+        self._sampler = FastSampler(max_running, vocab_size, device)
         self._decode: DecodeGraphs | None = None
         if graphs:
             most = min(max_running, max_batch_tokens)
             self._decode = DecodeGraphs(
-                model, attention, self._tables, self._last_tokens, graph_sizes(most), vocab_size
+                model, attention, self._tables, self._last_tokens, decode_sizes(most), self._sampler
             )
 
     @torch.inference_mode()
@@ -105,12 +110,24 @@ class CudaRunner:
         return self._decode.size_for(len(items))
 
     def _launch_mixed(self, plan: StepPlan) -> Callable[[], list[ItemResult]]:
-        batch = forward_batch(plan, self._attention.context.page_size, self._device)
-        self._fill_in_last_tokens(plan, batch.token_ids)
-        hidden = self._prefill.forward(batch)
         rows = [sample_row(item) for item in plan.items if item.samples]
-        logits = self._model.logits(hidden.index_select(0, batch.logit_rows)) if rows else None
-        return self._sample(plan.items, logits, rows, self._what_prefills_bring(plan, hidden))
+        parameters = fast_parameters(rows) if rows else None
+        static = self._prefill.static_inputs(plan.tokens)
+        page_size = self._attention.context.page_size
+        inputs = mixed_inputs(plan, page_size, self._device, static, parameters)
+        self._fill_in_last_tokens(plan, inputs.batch.token_ids)
+        hidden = self._prefill.forward(inputs.batch, replay=static is not None)
+        extras = self._what_prefills_bring(plan, hidden)
+        if not rows:
+            return lambda: _with_extras([ItemResult() for _ in plan.items], extras)
+        logits = self._model.logits(hidden.index_select(0, inputs.batch.logit_rows))
+        if inputs.slope is None or inputs.number is None:
+            return self._sample(plan.items, logits, rows, extras)
+        results = torch.empty(2, len(rows), dtype=torch.int64, device=self._device)
+        self._sampler(logits, inputs.slope, inputs.number, results[0], results[1])
+        self._last_tokens.index_copy_(0, inputs.sample_slots.to(torch.int64), results[0])
+        answer = Answer(results)
+        return lambda: _with_extras(_spread(plan.items, _plain_results(answer)), extras)
 
     def _fill_in_last_tokens(self, plan: StepPlan, token_ids: Tensor) -> None:
         """Put the tokens that the host does not know yet into their places."""
@@ -125,44 +142,33 @@ class CudaRunner:
             token_ids.index_copy_(0, index[0], self._last_tokens.index_select(0, index[1]))
 
     def _sample(
-        self,
-        items: list[StepItem],
-        logits: Tensor | None,
-        rows: list[SampleRow],
-        extras: list[Callable[[ItemResult], None] | None],
+        self, items: list[StepItem], logits: Tensor, rows: list[SampleRow], extras: list[Extra]
     ) -> Callable[[], list[ItemResult]]:
-        """Draw the tokens of the sampled items, keep them for the next step, and send them to the host."""
-        samples: Samples | None = None
-        answer: Answer | None = None
-        if logits is not None:
-            samples = sample(logits, SamplingBatch.build(rows, self._vocab_size, self._device))
-            slots = to_device(np.array([item.request.slot for item in items if item.samples]), self._device)
-            self._last_tokens.index_copy_(0, slots, samples.tokens)
-            answer = Answer(torch.stack([samples.tokens, samples.valid.to(torch.int64)]))
+        """Draw the tokens of the sampled items in the general way, keep them for the next step, and send them to
+        the host."""
+        samples = sample(logits, SamplingBatch.build(rows, self._vocab_size, self._device))
+        slots = to_device(np.array([item.request.slot for item in items if item.samples]), self._device)
+        self._last_tokens.index_copy_(0, slots, samples.tokens)
+        answer = Answer(torch.stack([samples.tokens, samples.valid.to(torch.int64)]))
 
         def wait() -> list[ItemResult]:
-            results = [ItemResult() for _ in items]
-            if answer is not None and samples is not None:
-                sampled = [result for result, item in zip(results, items) if item.samples]
-                for result, plain, logprobs in zip(sampled, _plain_results(answer), _logprobs(samples)):
-                    result.token, result.valid, result.logprobs = plain.token, plain.valid, logprobs
-            for result, extra in zip(results, extras):
-                if extra is not None:
-                    extra(result)
-            return results
+            plain = _plain_results(answer)
+            for result, logprobs in zip(plain, _logprobs(samples)):
+                result.logprobs = logprobs
+            return _with_extras(_spread(items, plain), extras)
 
         return wait
 
-    def _what_prefills_bring(self, plan: StepPlan, hidden: Tensor) -> list[Callable[[ItemResult], None] | None]:
+    def _what_prefills_bring(self, plan: StepPlan, hidden: Tensor) -> list[Extra]:
         """For each item, what is still to be written into its result (see Runner)."""
-        extras: list[Callable[[ItemResult], None] | None] = []
+        extras: list[Extra] = []
         row = 0
         for item in plan.items:
             extras.append(self._extra(item, hidden[row : row + item.count]))
             row += item.count
         return extras
 
-    def _extra(self, item: StepItem, hidden: Tensor) -> Callable[[ItemResult], None] | None:
+    def _extra(self, item: StepItem, hidden: Tensor) -> Extra:
         logprobs: list[TokenLogprobs] | None = None
         if item.request.wants_prompt_logprobs:
             logprobs = prompt_logprobs_of(self._model, item, hidden)
@@ -176,6 +182,19 @@ class CudaRunner:
                 result.valid = bool(sound.wait())
 
         return complete
+
+
+def _spread(items: list[StepItem], sampled: list[ItemResult]) -> list[ItemResult]:
+    """A result for each item: those of the items that sample, empty ones between them."""
+    drawn = iter(sampled)
+    return [next(drawn) if item.samples else ItemResult() for item in items]
+
+
+def _with_extras(results: list[ItemResult], extras: list[Extra]) -> list[ItemResult]:
+    for result, extra in zip(results, extras):
+        if extra is not None:
+            extra(result)
+    return results
 
 
 def _plain_results(answer: Answer) -> list[ItemResult]:

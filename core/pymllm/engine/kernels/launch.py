@@ -14,6 +14,9 @@ BLOCK = 1024
 _WIDE_FROM = 16
 """Rows from which programs read more than one block: there are enough of them to fill a GPU then."""
 
+_WIDE = 4
+"""Blocks that they read."""
+
 
 @dataclass(frozen=True)
 class Selection:
@@ -42,20 +45,24 @@ def draw_rows(
     valid: Tensor,
     scratch: Scratch,
     *,
+    positions: Tensor | None = None,
     top_k: Tensor | None = None,
     top_p: Tensor | None = None,
     least: Tensor | None = None,
 ) -> None:
     """Fill tokens [R] int64 and valid [R] (bool or an integer type) from logits [R, V] of stride 1 along V.
 
-    slope: [R] float32, 0 for greedy rows; number: [R] float64. top_k, least: [R] int64, top_p: [R] float64, or
+    slope: [R] float32, 0 for greedy rows. number: [R] float64; or, with positions [R] int64, the seeds, int64, of
+    :func:`pymllm.engine.philox.uniforms`. top_k, least: [R] int64, top_p: [R] float64, or
     None where no row uses it (their meaning is that of :class:`pymllm.engine.draw.DrawGroup`)."""
     R, V = logits.shape
     NB = scratch.blocks
-    assert logits.stride(1) == 1 and len(scratch.peaks) >= R and V <= NB * BLOCK
+    assert logits.stride(1) == 1
+    assert len(scratch.peaks) >= R
+    assert V <= NB * BLOCK
     if valid.dtype == torch.bool:
         valid = valid.view(torch.uint8)
-    PER = 4 if R >= _WIDE_FROM else 1
+    PER = _WIDE if R >= _WIDE_FROM else 1
     NBP = _power_of_two(NB)
     grid = (_ceil(NB, PER), R)
     block_peaks[grid](logits, logits.stride(0), scratch.peaks, V, NB, PER=PER, BLOCK=BLOCK, num_warps=4)
@@ -74,8 +81,8 @@ def draw_rows(
         PER=PER, **options,
     )  # fmt: skip
     pick[(R,)](
-        logits, logits.stride(0), scratch.peaks, slope, number, weights, limits, ties, scratch.masses, equals,
-        tokens, valid, V, NB, **options,
+        logits, logits.stride(0), scratch.peaks, slope, number, tokens if positions is None else positions, weights,
+        limits, ties, scratch.masses, equals, tokens, valid, V, NB, SEEDED=positions is not None, **options,
     )  # fmt: skip
 
 
@@ -86,8 +93,8 @@ def _search(
     NB = scratch.blocks
     device = logits.device
     TILES = 8 if R >= _WIDE_FROM else 2
-    GROUPS = 128
-    CH = _ceil(V, TILES * GROUPS * 8)
+    GROUPS = BLOCK // 8
+    CH = _ceil(V, TILES * BLOCK)
     lows = torch.empty(len(SHIFTS), R, dtype=torch.int32, device=device)
     partials = torch.empty(2, R, CH, THRESHOLDS.value, dtype=torch.int64, device=device)
     kept = torch.empty(R, CH, dtype=torch.int64, device=device)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from pymllm.engine.fast_parameters import row_arrays
-from pymllm.engine.philox import uniforms_of_arrays
 from pymllm.engine.transfer import to_device
 
 if TYPE_CHECKING:
@@ -20,11 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RowParameters:
-    """slope: [S] float32, 0 in greedy rows; number: [S] float64; top_k, least: [S] int64, top_p: [S] float64, each
-    None if no row uses it (see :class:`pymllm.engine.draw.DrawGroup` for their meaning)."""
+    """slope: [S] float32, 0 in greedy rows; seed, position: [S] int64, of the row's number; top_k, least: [S]
+    int64, top_p: [S] float64, each None if no row uses it (see :class:`pymllm.engine.draw.DrawGroup`)."""
 
     slope: Tensor
-    number: Tensor
+    seed: Tensor
+    position: Tensor
     top_k: Tensor | None = None
     top_p: Tensor | None = None
     least: Tensor | None = None
@@ -33,21 +33,23 @@ class RowParameters:
     def collect(cls, rows: Sequence[SampleRow], vocab_size: int, device: torch.device) -> RowParameters:
         """Host work of a step, over arrays; one copy, which the host does not wait for."""
         constants, positions = row_arrays(rows)
-        host = np.zeros((5, len(rows)), dtype=np.int64)
-        host[0].view(np.float32)[: len(rows)] = constants["slope"]
+        size = len(rows)
+        host = np.empty((6, size), dtype=np.int64)
+        host[0].view(np.float32)[:size] = constants["slope"]
+        host[1].view(np.uint64)[:] = constants["seed"]
+        host[2] = positions
+        host[3] = np.minimum(constants["top_k"], vocab_size)
+        host[4].view(np.float64)[:] = constants["top_p"]
+        host[5] = constants["least"]
         drawn = constants["slope"] != 0
-        if drawn.any():
-            host[1].view(np.float64)[:] = uniforms_of_arrays(constants["seed"], positions.view(np.uint64))
-        host[2] = np.minimum(constants["top_k"], vocab_size)
-        host[3].view(np.float64)[:] = constants["top_p"]
-        host[4] = constants["least"]
-        device_rows = to_device(host, device)
+        there = to_device(host, device)
         return cls(
-            slope=device_rows[0].view(torch.float32)[: len(rows)],
-            number=device_rows[1].view(torch.float64),
-            top_k=device_rows[2] if (drawn & (constants["top_k"] < vocab_size)).any() else None,
-            top_p=device_rows[3].view(torch.float64) if (drawn & (constants["top_p"] < 1.0)).any() else None,
-            least=device_rows[4] if (drawn & (constants["least"] > 1)).any() else None,
+            slope=there[0].view(torch.float32)[:size],
+            seed=there[1],
+            position=there[2],
+            top_k=there[3] if (drawn & (constants["top_k"] < vocab_size)).any() else None,
+            top_p=there[4].view(torch.float64) if (drawn & (constants["top_p"] < 1.0)).any() else None,
+            least=there[5] if (drawn & (constants["least"] > 1)).any() else None,
         )
 
     def draw(self, scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -59,7 +61,7 @@ class RowParameters:
         valid = torch.empty(size, dtype=torch.bool, device=scores.device)
         scratch = Scratch(size, vocab_size, scores.device)
         draw_rows(
-            scores, self.slope, self.number, tokens, valid, scratch,
-            top_k=self.top_k, top_p=self.top_p, least=self.least,
+            scores, self.slope, self.seed, tokens, valid, scratch,
+            positions=self.position, top_k=self.top_k, top_p=self.top_p, least=self.least,
         )  # fmt: skip
         return tokens, valid

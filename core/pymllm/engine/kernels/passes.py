@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
 """Three passes that draw a token of each row: block maxima, block masses, and the pick.
 
 The weights, their integer sums and the order are those of :mod:`pymllm.engine.draw`. A row of V logits is
@@ -17,7 +18,13 @@ import triton.language as tl
 
 WEIGHT_ONE = tl.constexpr(4398046511104.0)  # 2**42: pymllm.engine.draw.WEIGHT_ONE
 ALL_KEYS = tl.constexpr(0x7FFFFFFF)
-_FAR = tl.constexpr(-43.0)  # exp2 of less is a weight of zero
+FAR = tl.constexpr(-43.0)  # exp2 of less is a weight of zero
+LOW = tl.constexpr(0xFFFFFFFF)
+PHILOX_0 = tl.constexpr(0xD2511F53)
+PHILOX_1 = tl.constexpr(0xCD9E8D57)
+WEYL_0 = tl.constexpr(0x9E3779B9)
+WEYL_1 = tl.constexpr(0xBB67AE85)
+UNIT = tl.constexpr(2.0**-53)
 _INF = tl.constexpr(float("inf"))
 
 
@@ -53,6 +60,28 @@ def weigh_key(key, slope):
 
 
 @triton.jit
+def uniform(seed, position):
+    """:func:`pymllm.engine.philox.uniforms` of int64 scalars -> float64."""
+    key0 = seed.to(tl.uint64) & LOW
+    key1 = seed.to(tl.uint64) >> 32
+    c0 = position.to(tl.uint64) & LOW
+    c1 = position.to(tl.uint64) >> 32
+    c2 = tl.zeros([], tl.uint64)
+    c3 = tl.zeros([], tl.uint64)
+    for _ in tl.static_range(10):
+        first = c0 * PHILOX_0
+        second = c2 * PHILOX_1
+        c0 = (second >> 32) ^ c1 ^ key0
+        c1 = second & LOW
+        c2 = (first >> 32) ^ c3 ^ key1
+        c3 = first & LOW
+        key0 = (key0 + WEYL_0) & LOW
+        key1 = (key1 + WEYL_1) & LOW
+    bits = ((c0 >> 5) << 26) | (c1 >> 6)
+    return bits.to(tl.int64).to(tl.float64) * UNIT
+
+
+@triton.jit
 def block_peaks(logits, stride, peaks, V, NB, PER: tl.constexpr, BLOCK: tl.constexpr):
     """Pass 1. Grid (NB / PER, R). logits: [R, V] -> peaks: [R, NB] float32; +inf stands for a NaN."""
     row = tl.program_id(1).to(tl.int64)
@@ -81,7 +110,11 @@ def block_masses(
     blocks = tl.program_id(0) * PER + tl.arange(0, PER)
     inside = blocks < NB
     nearest = tl.max(tl.load(peaks + row * NB + blocks, mask=inside, other=-_INF), axis=0)
-    if (peak - nearest) * slope < _FAR:
+    far = (peak - nearest) * slope < FAR
+    if SELECT:
+        limit = tl.load(limits + row)
+        far = far | (distance_key(peak - nearest) > limit)
+    if far:
         tl.store(masses + row * NB + blocks, tl.zeros([PER], tl.int64), mask=inside)
         if SELECT:
             tl.store(equals + row * NB + blocks, tl.zeros([PER], tl.int32), mask=inside)
@@ -92,7 +125,6 @@ def block_masses(
     if MIN_P:
         weights = tl.where(weights >= tl.load(least + row), weights, 0)
     if SELECT:
-        limit = tl.load(limits + row)
         keys = distance_key(distance)
         tl.store(equals + row * NB + blocks, tl.sum((keys == limit).to(tl.int32), axis=1), mask=inside)
         weights = tl.where(keys < limit, weights, 0)
@@ -101,10 +133,11 @@ def block_masses(
 
 @triton.jit
 def pick(
-    logits, stride, peaks, slopes, numbers, least, limits, ties, masses, equals, tokens, valid, V, NB,
-    SELECT: tl.constexpr, MIN_P: tl.constexpr, BLOCK: tl.constexpr, NBP: tl.constexpr,
+    logits, stride, peaks, slopes, numbers, positions, least, limits, ties, masses, equals, tokens, valid, V, NB,
+    SEEDED: tl.constexpr, SELECT: tl.constexpr, MIN_P: tl.constexpr, BLOCK: tl.constexpr, NBP: tl.constexpr,
 ):  # fmt: skip
-    """Pass 3. Grid (R,). numbers: [R] float64 -> tokens: [R] int64, valid: [R] of any integer type.
+    """Pass 3. Grid (R,). numbers: [R] float64, or seeds, int64, with positions: [R] int64 (SEEDED) -> tokens:
+    [R] int64, valid: [R] of any integer type.
 
     Greedy rows take the first of the largest logits; others the first token, by id, at which the running sum
     of kept weights exceeds number x total."""
@@ -138,7 +171,10 @@ def pick(
         mass += tl.minimum(tl.maximum(keep - earlier, 0), equal) * tie_weight
     running = tl.cumsum(mass, axis=0)
     total = tl.sum(mass, axis=0)
-    target = (tl.load(numbers + row) * total.to(tl.float64)).to(tl.int64)
+    number = tl.load(numbers + row)
+    if SEEDED:
+        number = uniform(number, tl.load(positions + row))
+    target = (number * total.to(tl.float64)).to(tl.int64)
     target = tl.minimum(target, total - 1)
     block = tl.sum((running <= target).to(tl.int32), axis=0)
     target -= tl.sum(tl.where(blocks < block, mass, 0), axis=0)

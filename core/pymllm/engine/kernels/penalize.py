@@ -1,3 +1,4 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
 """The kernel that applies penalties from counts. Imports Triton."""
 
 from __future__ import annotations

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from pymllm.engine.draw import DrawGroup, draw
-from pymllm.engine.fast_parameters import fast_parameters
+from pymllm.engine.fast_parameters import fast_parameters, fast_seeds
 from pymllm.engine.kernels.availability import has_kernels
+from pymllm.engine.philox import uniforms
 
-__all__ = ["FastSampler", "fast_parameters", "fast_sample"]
+__all__ = ["FastSampler", "fast_parameters", "fast_sample", "fast_seeds"]
 
 
 class FastSampler:
@@ -38,13 +39,28 @@ class FastSampler:
         -log2(e) / temperature, 0 in greedy rows. number: [R] float64, uniform in [0, 1). Written: tokens, [R]
         int64; valid, [R] bool or int64, false where the logits hold a NaN or +inf, or nothing but -inf (the
         token is 0 then)."""
-        assert len(logits) <= self.max_rows and logits.shape[1] == self.vocab_size
-        if self._scratch is None:
-            _sample_with_torch(logits, slope, number, tokens, valid)
-            return
-        from pymllm.engine.kernels.launch import draw_rows
+        self._draw(logits, slope, number, None, tokens, valid)
 
-        draw_rows(logits, slope, number, tokens, valid, self._scratch)
+    def seeded(
+        self, logits: Tensor, slope: Tensor, seeds: Tensor, positions: Tensor, tokens: Tensor, valid: Tensor
+    ) -> None:
+        """The same with each row's number made on the device, from its seed and position, [R] int64 (the bits of
+        :func:`fast_seeds`)."""
+        self._draw(logits, slope, seeds, positions, tokens, valid)
+
+    def _draw(
+        self, logits: Tensor, slope: Tensor, number: Tensor, positions: Tensor | None, tokens: Tensor, valid: Tensor
+    ) -> None:
+        assert len(logits) <= self.max_rows
+        assert logits.shape[1] == self.vocab_size
+        if self._scratch is not None:
+            from pymllm.engine.kernels.launch import draw_rows
+
+            draw_rows(logits, slope, number, tokens, valid, self._scratch, positions=positions)
+            return
+        if positions is not None:
+            number = torch.tensor(uniforms(number.tolist(), positions.tolist()), device=logits.device)
+        _sample_with_torch(logits, slope, number, tokens, valid)
 
 
 def fast_sample(

@@ -1,10 +1,12 @@
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
 """What top_k and top_p keep: the key, and the number of ties, at which a running sum over ranked tokens
 reaches a target. The same result as :func:`pymllm.engine.rank_select.select_by_radix`.
 
 The 31-bit key is found from the top, at most 4 bits a pass: a pass sums, over the whole row, the amounts of
 tokens with keys below 16 thresholds, and the next one starts from the largest threshold whose sum is still
-below the target. There are no atomics, no sort and no list of candidates, so the cost does not depend on
-how many tokens are kept. A row that asks for nothing leaves each pass at once.
+below the target. A block whose likeliest token is beyond all thresholds is not read. There are no atomics,
+no sort and no list of candidates, so a flat distribution, of which most is kept, costs little more than a
+peaked one. A row that asks for nothing leaves each pass at once.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pymllm.engine.kernels.passes import ALL_KEYS, distance_key, is_finite, row_peak, weigh, weigh_key
+from pymllm.engine.kernels.passes import ALL_KEYS, FAR, distance_key, is_finite, row_peak, weigh, weigh_key
 
 SHIFTS = (27, 23, 19, 15, 11, 7, 3, 0)
 """Of each pass's thresholds. The last pass settles 3 bits; its thresholds from the eighth on repeat what is known."""
@@ -89,7 +91,7 @@ def search(
     MASS: tl.constexpr, HAS_K: tl.constexpr, FIRST: tl.constexpr, TILES: tl.constexpr, GROUPS: tl.constexpr,
     CHP: tl.constexpr, NBP: tl.constexpr,
 ):  # fmt: skip
-    """One pass. Grid (CH, R): a program reads TILES x GROUPS x 8 tokens.
+    """One pass. Grid (CH, R): a program reads TILES blocks of GROUPS x 8 tokens, those that can matter.
 
     wanted: [R], top_p float64 (MASS: amounts are weights) or top_k int64 (amounts are 1). limits, ties: [R],
     of top_k (MASS and HAS_K). kept: [R, CH] int64, the mass below that limit, written by the first pass.
@@ -116,17 +118,26 @@ def search(
     sums = tl.zeros([GROUPS, 16], tl.int64)
     under = tl.zeros([GROUPS], tl.int64)
     places = tl.arange(0, GROUPS)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    high = low.to(tl.int64) + (tl.full([], 16, tl.int64) << shift)  # above every threshold
     for tile in range(TILES):
-        ids = (chunk * TILES + tile) * (GROUPS * 8) + places
-        distance = peak - tl.load(logits + row * stride + ids, mask=ids < V, other=-_INF).to(tl.float32)
-        keys = distance_key(distance)
+        block = chunk * TILES + tile
+        nearest = peak - tl.load(peaks + row * NB + block, mask=block < NB, other=-_INF)
+        matters = distance_key(nearest) < high
         if MASS:
-            weights = weigh(distance, slope)
+            matters = matters & (nearest * slope >= FAR)
             if FIRST:
-                under += _below(keys, weights, limit)
-            sums += _below_16(keys, weights, low, 1 << shift)
-        else:
-            sums += _below_16(keys, tl.full(keys.shape, 1, tl.int32), low, 1 << shift)
+                matters = nearest * slope >= FAR
+        if matters:
+            ids = block * (GROUPS * 8) + places
+            distance = peak - tl.load(logits + row * stride + ids, mask=ids < V, other=-_INF).to(tl.float32)
+            keys = distance_key(distance)
+            if MASS:
+                weights = weigh(distance, slope)
+                if FIRST:
+                    under += _below(keys, weights, limit)
+                sums += _below_16(keys, weights, low, 1 << shift)
+            else:
+                sums += _below_16(keys, tl.full(keys.shape, 1, tl.int32), low, 1 << shift)
     columns = tl.arange(0, THRESHOLDS)
     tl.store(partials_out + (row * CH + chunk) * THRESHOLDS + columns, tl.sum(sums, axis=0))
     if MASS and FIRST:

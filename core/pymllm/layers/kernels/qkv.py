@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pymllm.layers.kernels.available import has_kernels
+
 
 def write_qkv(
     qkv: Tensor,
@@ -32,7 +34,7 @@ def write_qkv(
     assert qkv.is_contiguous() and q_out.is_contiguous(), "qkv and q_out are contiguous"
     assert k_cache.stride(3) == 1 and v_cache.stride(3) == 1, "a head's components lie side by side"
     arguments = (qkv, q_out, k_cache, v_cache, slots, positions, cos_sin, q_weight, k_weight, eps)
-    if qkv.is_cuda:
+    if has_kernels(qkv.device):
         from pymllm.layers.kernels.qkv_triton import launch
 
         launch(*arguments)

@@ -9,7 +9,40 @@ from torch import Tensor
 from pymllm.layers.kernels.dependent import launch_dependents, launch_options, wait
 
 
-@triton.jit(do_not_specialize=["rows"])
+@triton.jit
+def _turned(
+    source, weight, cos, sin, live, eps, D: tl.constexpr, HALF: tl.constexpr, BLOCK_HALF: tl.constexpr, BLOCK_REST: tl.constexpr
+):
+    """Heads [TOKENS, D] in three parts: the two halves that are rotated, normed and rotated, and the rest, normed."""
+    d = tl.arange(0, BLOCK_HALF)
+    r = 2 * HALF + tl.arange(0, BLOCK_REST)
+    inside = live[:, None] & (d < HALF)[None, :]
+    beyond = live[:, None] & (r < D)[None, :]
+    a = tl.load(source[:, None] + d[None, :], mask=inside, other=0.0).to(tl.float32)
+    b = tl.load(source[:, None] + HALF + d[None, :], mask=inside, other=0.0).to(tl.float32)
+    rest = tl.load(source[:, None] + r[None, :], mask=beyond, other=0.0).to(tl.float32)
+    if weight is not None:
+        squares = tl.sum(a * a, 1) + tl.sum(b * b, 1) + tl.sum(rest * rest, 1)
+        factor = tl.rsqrt(squares / D + eps)[:, None]
+        a *= factor * tl.load(weight + d, mask=d < HALF, other=0.0).to(tl.float32)[None, :]
+        b *= factor * tl.load(weight + HALF + d, mask=d < HALF, other=0.0).to(tl.float32)[None, :]
+        rest *= factor * tl.load(weight + r, mask=r < D, other=0.0).to(tl.float32)[None, :]
+    return a * cos - b * sin, b * cos + a * sin, rest
+
+
+@triton.jit
+def _put(target, a, b, rest, live, D: tl.constexpr, HALF: tl.constexpr, BLOCK_HALF: tl.constexpr, BLOCK_REST: tl.constexpr):
+    """The inverse of the cut; target: [TOKENS] pointers."""
+    d = tl.arange(0, BLOCK_HALF)
+    r = 2 * HALF + tl.arange(0, BLOCK_REST)
+    inside = live[:, None] & (d < HALF)[None, :]
+    kind = target.dtype.element_ty
+    tl.store(target[:, None] + d[None, :], a.to(kind), mask=inside)
+    tl.store(target[:, None] + HALF + d[None, :], b.to(kind), mask=inside)
+    tl.store(target[:, None] + r[None, :], rest.to(kind), mask=live[:, None] & (r < D)[None, :])
+
+
+@triton.jit(do_not_specialize=["tokens"])
 def write_qkv_kernel(
     qkv,
     q_out,
@@ -20,7 +53,7 @@ def write_qkv_kernel(
     cos_sin,
     q_weight,
     k_weight,
-    rows,
+    tokens,
     eps,
     page_size,
     k_page,
@@ -32,69 +65,45 @@ def write_qkv_kernel(
     H: tl.constexpr,
     K: tl.constexpr,
     D: tl.constexpr,
-    ROTARY: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    ROWS: tl.constexpr,
+    HALF: tl.constexpr,
+    BLOCK_HALF: tl.constexpr,
+    BLOCK_REST: tl.constexpr,
+    TOKENS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """A row is one head of one token, in the order of qkv's memory; a program takes ROWS of them."""
+    """A program takes one head of TOKENS tokens: q's heads, then k's, then v's. HALF: of the rotated components."""
     launch_dependents(PDL)
+    token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
+    head = tl.program_id(1)
+    live = token < tokens
     wait(PDL)
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    live = row < rows
-    token = row // (H + 2 * K)
-    head = (row % (H + 2 * K)).to(tl.int32)
-    is_q, is_v = head < H, head >= H + K
-    d = tl.arange(0, BLOCK_D)
-    inside = live[:, None] & (d < D)[None, :]
-    source = qkv + row[:, None] * D
-    x = tl.load(source + d[None, :], mask=inside, other=0.0).to(tl.float32)
-    y = x
+    source = qkv + (token.to(tl.int64) * (H + 2 * K) + head) * D
 
-    half: tl.constexpr = ROTARY // 2
-    turned = d < ROTARY
-    partner = tl.where(d < half, d + half, d - half)
-    rotates = live[:, None] & turned[None, :] & (head < H + K)[:, None]
-    other = x
-    if ROTARY > 0:
-        other = tl.load(source + partner[None, :], mask=rotates, other=0.0).to(tl.float32)
+    d = tl.arange(0, BLOCK_HALF)
+    cos = tl.full([TOKENS, BLOCK_HALF], 1.0, tl.float32)
+    sin = tl.zeros([TOKENS, BLOCK_HALF], tl.float32)
+    if head < H + K:
+        if cos_sin is not None:
+            angle = cos_sin + tl.load(positions + token, mask=live, other=0).to(tl.int64)[:, None] * (2 * HALF) + d[None, :]
+            inside = live[:, None] & (d < HALF)[None, :]
+            cos = tl.load(angle, mask=inside, other=1.0)
+            sin = tl.load(angle + HALF, mask=inside, other=0.0)
 
-    if q_weight is not None or k_weight is not None:
-        root = tl.rsqrt(tl.sum(x * x, 1) / D + eps)[:, None]
-        if q_weight is not None:
-            chosen = is_q[:, None]
-            weight = tl.load(q_weight + d, mask=d < D, other=0.0).to(tl.float32)[None, :]
-            y = tl.where(chosen, x * root * weight, y)
-            if ROTARY > 0:
-                weight = tl.load(q_weight + partner, mask=turned, other=0.0).to(tl.float32)[None, :]
-                other = tl.where(chosen, other * root * weight, other)
-        if k_weight is not None:
-            chosen = ((head >= H) & (head < H + K))[:, None]
-            weight = tl.load(k_weight + d, mask=d < D, other=0.0).to(tl.float32)[None, :]
-            y = tl.where(chosen, x * root * weight, y)
-            if ROTARY > 0:
-                weight = tl.load(k_weight + partner, mask=turned, other=0.0).to(tl.float32)[None, :]
-                other = tl.where(chosen, other * root * weight, other)
-
-    if ROTARY > 0:
-        position = tl.load(positions + token, mask=live, other=0)
-        angle = cos_sin + position[:, None] * ROTARY + tl.where(d < half, d, d - half)[None, :]
-        cos = tl.load(angle, mask=rotates, other=1.0)
-        sin = tl.load(angle + half, mask=rotates, other=0.0)
-        y = y * cos + tl.where((d < half)[None, :], -other, other) * sin
-
-    tl.store(
-        q_out + (token * H + head)[:, None] * D + d[None, :],
-        y.to(q_out.dtype.element_ty),
-        mask=inside & is_q[:, None],
-    )
-    slot = tl.load(slots + token, mask=live, other=0).to(tl.int64)
-    page, offset = slot // page_size, slot % page_size
-    k_place = page * k_page + offset * k_token + (head - H) * k_head
-    v_place = page * v_page + offset * v_token + (head - H - K) * v_head
-    is_k = (head >= H) & (head < H + K)
-    tl.store(k_cache + k_place[:, None] + d[None, :], y.to(k_cache.dtype.element_ty), mask=inside & is_k[:, None])
-    tl.store(v_cache + v_place[:, None] + d[None, :], y.to(v_cache.dtype.element_ty), mask=inside & is_v[:, None])
+    if head < H:
+        a, b, rest = _turned(source, q_weight, cos, sin, live, eps, D, HALF, BLOCK_HALF, BLOCK_REST)
+        target = q_out + (token.to(tl.int64) * H + head) * D
+        _put(target, a, b, rest, live, D, HALF, BLOCK_HALF, BLOCK_REST)
+    else:
+        slot = tl.load(slots + token, mask=live, other=0).to(tl.int64)
+        page, offset = slot // page_size, slot % page_size
+        if head < H + K:
+            a, b, rest = _turned(source, k_weight, cos, sin, live, eps, D, HALF, BLOCK_HALF, BLOCK_REST)
+            target = k_cache + page * k_page + offset * k_token + (head - H).to(tl.int64) * k_head
+            _put(target, a, b, rest, live, D, HALF, BLOCK_HALF, BLOCK_REST)
+        else:
+            a, b, rest = _turned(source, None, cos, sin, live, eps, D, HALF, BLOCK_HALF, BLOCK_REST)
+            target = v_cache + page * v_page + offset * v_token + (head - H - K).to(tl.int64) * v_head
+            _put(target, a, b, rest, live, D, HALF, BLOCK_HALF, BLOCK_REST)
 
 
 def launch(
@@ -112,10 +121,11 @@ def launch(
     """Run the kernel; the arguments are write_qkv's, checked there."""
     tokens, heads, size = q_out.shape
     kv_heads = k_cache.shape[2]
-    rows = tokens * (heads + 2 * kv_heads)
+    # Without a rotation the halves are halves all the same, so that they are not empty blocks.
+    half = size // 2 if cos_sin is None else cos_sin.shape[1] // 2
     # A decode step is bound by latency: one warp a head. A long prefill by bandwidth: fewer, larger programs.
-    per_program = 1 if rows <= 8192 else 8
-    write_qkv_kernel[(triton.cdiv(rows, per_program),)](
+    per_program = 1 if tokens <= 256 else 16
+    write_qkv_kernel[(triton.cdiv(tokens, per_program), heads + 2 * kv_heads)](
         qkv,
         q_out,
         k_cache,
@@ -125,7 +135,7 @@ def launch(
         cos_sin,
         q_weight,
         k_weight,
-        rows,
+        tokens,
         eps,
         k_cache.shape[1],
         *k_cache.stride()[:3],
@@ -133,11 +143,10 @@ def launch(
         H=heads,
         K=kv_heads,
         D=size,
-        ROTARY=0 if cos_sin is None else cos_sin.shape[1],
-        BLOCK_D=triton.next_power_of_2(size),
-        ROWS=per_program,
+        HALF=half,
+        BLOCK_HALF=triton.next_power_of_2(half),
+        BLOCK_REST=triton.next_power_of_2(max(1, size - 2 * half)),
+        TOKENS=per_program,
         num_warps=1 if per_program == 1 else 4,
         **launch_options(qkv.device),
     )
-
-

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from pymllm.layers.kernels.tiling import Tiling
+from pymllm.layers.kernels.tiling import GPU, Tiling
 
 
 def table_path(device: torch.device) -> Path:
@@ -22,7 +22,7 @@ def table_path(device: torch.device) -> Path:
         triton = version("triton")
     except PackageNotFoundError:
         triton = "none"
-    source = (Path(__file__).parent / "product_triton.py").read_bytes()
+    source = b"".join((Path(__file__).parent / f"{kind}_triton.py").read_bytes() for kind in ("gemv", "dot"))
     name = torch.cuda.get_device_name(device).replace(" ", "-").replace("/", "-")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return cache / "pymllm" / "kernels" / f"{name}-triton{triton}-{hashlib.sha256(source).hexdigest()[:12]}.json"
@@ -43,6 +43,14 @@ def write_table(path: Path, table: Mapping[str, Tiling]) -> None:
     partial = path.with_suffix(f".{os.getpid()}")
     partial.write_text(json.dumps({key: asdict(tiling) for key, tiling in table.items()}, indent=1))
     partial.replace(path)
+
+
+def describe(device: torch.device) -> GPU:
+    """What choices depend on."""
+    properties = torch.cuda.get_device_properties(device)
+    # Older versions of PyTorch do not say; 99 KiB is the least of any device that the kernels run on.
+    shared = getattr(properties, "shared_memory_per_block_optin", 99 * 1024)
+    return GPU(properties.multi_processor_count, shared)
 
 
 @lru_cache

@@ -18,20 +18,30 @@ MOST_ROWS = 64
 
 @dataclass(frozen=True)
 class Tiling:
-    """kernel: "library" (cuBLAS; norm, activation and residual around it are kernels of their own), "gemv" or "dot" of
-    :mod:`pymllm.layers.kernels.product_triton`. block_n, block_k: outputs of a program, and terms of the sum it takes
-    at a time. warps: of a program; stages: of loads in flight (dot). split: programs that share a sum over K (dot).
+    """kernel: "library" (cuBLAS; norm, activation and residual around it are kernels of their own), for one row "gemv"
+    or "resident" of :mod:`pymllm.layers.kernels.gemv_triton`, for more "dot" of :mod:`~pymllm.layers.kernels.dot_triton`.
+    block_n: outputs of a program at a time (dot: rows of W). block_k: terms of the sum at a time. warps: of a program.
+    stages: of loads in flight, split: programs that share a sum (dot). programs: at most, on the device (resident).
     """
 
-    kernel: Literal["library", "gemv", "dot"]
+    kernel: Literal["library", "gemv", "resident", "dot"]
     block_n: int = 0
     block_k: int = 0
     warps: int = 4
     stages: int = 1
     split: int = 1
+    programs: int = 0
 
 
 LIBRARY = Tiling("library")
+
+
+@dataclass(frozen=True)
+class GPU:
+    """What a choice depends on. processors: multiprocessors; shared_memory: bytes that a program may use."""
+
+    processors: int
+    shared_memory: int
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,11 @@ class Product:
     operation: Operation
     out_features: int
     in_features: int
+
+    @property
+    def weight_rows(self) -> int:
+        """Rows of the weight."""
+        return self.out_features * (2 if self.operation == "gated" else 1)
 
     def key(self, rows: int) -> str:
         """Its name in a table, with the number of rows rounded up to a power of two."""
@@ -52,31 +67,35 @@ def bucket(rows: int) -> int:
     return 1 << (rows - 1).bit_length()
 
 
-def choose(product: Product, rows: int, processors: int, table: Mapping[str, Tiling]) -> Tiling:
-    """The tiling of a product with that many rows. processors: of the device; table: measured choices by key."""
+def choose(product: Product, rows: int, gpu: GPU, table: Mapping[str, Tiling]) -> Tiling:
+    """The tiling of a product with that many rows. table: measured choices by key."""
     if not 0 < rows <= MOST_ROWS:
         return LIBRARY
-    return table.get(product.key(rows)) or rule(product, bucket(rows), processors)
+    return table.get(product.key(rows)) or rule(product, rows, gpu)
 
 
-def rule(product: Product, rows: int, processors: int) -> Tiling:
-    """The choice without a measurement."""
-    if rows == 1:
-        return _gemv(product, processors)
-    return _dot(product, rows, processors)
+def rule(product: Product, rows: int, gpu: GPU) -> Tiling:
+    """The choice without a measurement, for 1 to 64 rows; what was best on an H200, as far as a rule can say it."""
+    return _gemv(product, gpu) if rows == 1 else dot_tiling(product, rows, gpu)
 
 
-def _gemv(product: Product, processors: int) -> Tiling:
+def _gemv(product: Product, gpu: GPU) -> Tiling:
     # Each thread loads 16 bytes of a row at a time: 256 terms a warp.
     block_k = 512 if product.in_features % 1024 else 1024
-    block_n = 4 if product.out_features >= 8 * processors else 2
+    block_n = 4 if product.out_features >= 8 * gpu.processors else 2
     return Tiling("gemv", block_n, block_k, warps=block_k // 256)
 
 
-def _dot(product: Product, rows: int, processors: int) -> Tiling:
-    block_n = 32
-    blocks = -(-product.out_features // block_n)
-    split = 1
-    while split < 8 and blocks * split * 2 <= 2 * processors and product.in_features >= 512 * split:
-        split *= 2
-    return Tiling("dot", block_n, 128, warps=4, stages=4, split=split)
+def dot_tiling(
+    product: Product, rows: int, gpu: GPU, *, block_k: int = 128, stages: int = 4, waves: int = 1
+) -> Tiling:
+    """A tiling for tensor cores with as many stages as fit, split so that the device is full that many times over."""
+    block_n = 64
+    steps = -(-product.in_features // block_k)
+    blocks = -(-product.weight_rows // block_n)
+    splits = [split for split in (1, 2, 3, 4, 6, 8) if split == 1 or steps >= 2 * split]
+    split = min(splits, key=lambda split: abs(blocks * split - waves * gpu.processors))
+    bytes_of_stage = 2 * block_k * (block_n + max(16, bucket(rows)))
+    # Half a kilobyte is the compiler's.
+    fitting = (gpu.shared_memory - 512) // bytes_of_stage
+    return Tiling("dot", block_n, block_k, warps=4, stages=max(1, min(stages, fitting)), split=split)

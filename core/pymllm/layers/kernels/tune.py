@@ -12,41 +12,33 @@ import torch
 from torch import Tensor
 
 from pymllm.layers.kernels.product import product
-from pymllm.layers.kernels.table import load_table, read_table, table_path, write_table
-from pymllm.layers.kernels.tiling import LIBRARY, Product, Tiling
+from pymllm.layers.kernels.table import describe, load_table, read_table, table_path, write_table
+from pymllm.layers.kernels.tiling import GPU, LIBRARY, Product, Tiling, bucket, dot_tiling
 
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 
-_GEMV = [(8, 1), (4, 1), (8, 2), (4, 2), (2, 2), (8, 4), (4, 4), (2, 4), (1, 4), (2, 8)]
+_GEMV = ((8, 4), (4, 4), (4, 2), (2, 2), (2, 4), (2, 8))
 """block_n and warps; each thread loads 16 bytes of a row at a time, so a warp takes 256 terms."""
 
-_DOT = [
-    *((16, 256, 1, 3, split) for split in (1, 2, 4)),
-    *((16, 256, 2, 3, split) for split in (1, 2, 4)),
-    *((32, 128, 2, 4, split) for split in (1, 2, 4)),
-    *((32, 128, 4, 4, split) for split in (1, 2, 4, 8)),
-    *((64, 128, 4, 4, split) for split in (1, 2, 4, 8)),
-    *((128, 64, 4, 4, split) for split in (1, 2, 4)),
-]
-"""block_n, block_k, warps, stages and split."""
+_RESIDENT = ((1, 8), (2, 8), (4, 8), (2, 4), (4, 4), (2, 16))
+"""block_n and warps."""
 
 
-def candidates(item: Product, rows: int, processors: int) -> list[Tiling]:
+def candidates(item: Product, rows: int, gpu: GPU) -> list[Tiling]:
     """The tilings worth a measurement, the library's first."""
     found = [LIBRARY]
-    if rows <= 4:
-        for block_n, warps in _GEMV:
-            # Registers hold rows * block_n sums a thread and term.
-            if block_n * rows * (2 if item.operation == "gated" else 1) <= 16:
-                found.append(Tiling("gemv", block_n, 256 * warps, warps))
-    if rows > 1:
-        for block_n, block_k, warps, stages, split in _DOT:
-            programs = -(-item.out_features // block_n) * split
-            enough = processors // 2 <= programs <= 8 * processors or (split == 1 and block_n >= 64)
-            small = rows <= 16 or block_k < 256
-            if enough and small and item.in_features >= 2 * split * block_k:
-                found.append(Tiling("dot", block_n, block_k, warps, stages, split))
-    return found
+    if rows == 1:
+        found += [Tiling("gemv", block_n, 256 * warps, warps) for block_n, warps in _GEMV]
+        width = bucket(item.in_features)
+        for block_n, warps in _RESIDENT:
+            # A thread holds 8 to 32 terms of x.
+            if 256 * warps <= width <= 1024 * warps:
+                for each in (2, 4):
+                    found.append(Tiling("resident", block_n, width, warps, programs=each * gpu.processors))
+    else:
+        shapes = ((128, 4), (256, 3), (64, 8))
+        found += [dot_tiling(item, rows, gpu, block_k=k, stages=s, waves=w) for k, s in shapes for w in (1, 2)]
+    return list(dict.fromkeys(found))
 
 
 class Bench:
@@ -54,10 +46,9 @@ class Bench:
 
     def __init__(self, item: Product, *, device: torch.device, dtype: torch.dtype) -> None:
         self.item = item
-        properties = torch.cuda.get_device_properties(device)
-        self.processors = properties.multi_processor_count
-        n, k = item.out_features * (2 if item.operation == "gated" else 1), item.in_features
-        self.copies = max(2, min(64, -(-4 * properties.L2_cache_size // (n * k * 2))))
+        n, k = item.weight_rows, item.in_features
+        cache = torch.cuda.get_device_properties(device).L2_cache_size
+        self.copies = max(2, min(64, -(-4 * cache // (n * k * 2))))
         self.weights = torch.randn(self.copies, n, k, device=device, dtype=dtype).mul_(k**-0.5)
         self.norm = torch.rand(k, device=device, dtype=dtype) + 0.5
         self.counters = torch.zeros(-(-n // 16), device=device, dtype=torch.int32)
@@ -119,11 +110,11 @@ def tune(
     """Measure the products (see ``FusedProducts.products``) with those numbers of rows, powers of two, and add the
     fastest tilings to the device's table, which is returned. report: is told each choice. Raises OSError when the
     table cannot be written."""
-    table = read_table(table_path(device))
+    table, gpu = read_table(table_path(device)), describe(device)
     for item in sorted(set(products), key=str):
         bench = Bench(item, device=device, dtype=dtype)
         for count in rows:
-            times = {tiling: _seconds(bench, tiling, count) for tiling in candidates(item, count, bench.processors)}
+            times = {tiling: _seconds(bench, tiling, count) for tiling in candidates(item, count, gpu)}
             best = table[item.key(count)] = min(times, key=lambda tiling: times[tiling])
             report(f"{item.key(count)}: {best} {times[best] * 1e6:.1f} us (library {times[LIBRARY] * 1e6:.1f} us)")
     write_table(table_path(device), table)

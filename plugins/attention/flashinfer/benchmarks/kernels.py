@@ -106,17 +106,18 @@ def eager(batch: AttentionBatch) -> AttentionBatch:
 
 
 def decodes(page: int) -> None:
-    """Microseconds of a layer and TB/s, on CUDA cores and on tensor cores."""
+    """Microseconds of a layer and TB/s, on CUDA cores, on tensor cores and as the plugin chooses."""
     for heads in (16, 32):
         for name, lens in DECODES.items():
             found = []
-            for decode in (Decode.cuda_cores, Decode.tensor_cores):
+            for decode in (Decode.cuda_cores, Decode.tensor_cores, Decode.auto):
                 setup = Setup(FlashInferOptions(decode=decode), heads, [1] * len(lens), lens, page)
                 seconds = setup.seconds()
-                plan = host_microseconds(lambda s=setup: s.backend.plan(s.batch))  # type: ignore[misc]
                 traffic = 4 * KV_HEADS * SIZE * sum(lens) / seconds / 1e12
-                found.append(f"{1e6 * seconds:7.1f} us {traffic:5.2f} TB/s plan {plan:4.0f} us")
-            print(f"decode {heads}/{KV_HEADS} page {page:2} {name:15} cores {found[0]}   tensor {found[1]}", flush=True)
+                found.append(f"{1e6 * seconds:6.1f} us {traffic:4.2f} TB/s")
+            plan = host_microseconds(lambda s=setup: s.backend.plan(s.batch))  # type: ignore[misc]
+            columns = "   ".join(f"{kind} {text}" for kind, text in zip(("cores", "tensor", "auto"), found))
+            print(f"decode {heads}/{KV_HEADS} page {page} {name:15} {columns}   plan {plan:.0f} us", flush=True)
 
 
 def prefills(page: int) -> None:
@@ -129,8 +130,8 @@ def prefills(page: int) -> None:
                 seconds = setup.seconds()
                 plan = host_microseconds(lambda s=setup: s.backend.plan(s.batch))  # type: ignore[misc]
                 work = 2 * heads * SIZE * sum(n * n for n in lens) / seconds / 1e12
-                found.append(f"{1e6 * seconds:7.1f} us {work:4.0f} TFLOP/s plan {plan:4.0f} us")
-            print(f"prefill {heads}/{KV_HEADS} page {page:2} {name:9} fa2 {found[0]}   fa3 {found[1]}", flush=True)
+                found.append(f"{1e6 * seconds:6.1f} us {work:3.0f} TFLOP/s plan {plan:3.0f} us")
+            print(f"prefill {heads}/{KV_HEADS} page {page} {name:8} fa2 {found[0]}   fa3 {found[1]}", flush=True)
 
 
 def hosts() -> None:

@@ -9,7 +9,7 @@ import torch
 
 from pymllm.plugin import AttentionOptions
 from pymllm.testing.attention import SHAPES, AttentionBackendConformance, MakeBackend, MakeRig
-from pymllm.testing.attention_rig import Rig
+from pymllm.testing.attention_rig import Rig, array, assert_close
 from pymllm_attention_flashinfer.backend import FlashInferAttention
 from pymllm_attention_flashinfer.plugin import Decode, FlashInferOptions, Prefill
 from pymllm_attention_flashinfer.probe import probe
@@ -56,6 +56,19 @@ class TestDecodesOnTensorCores(OnCuda):
 )
 class TestFa3(OnCuda):
     options = FlashInferOptions(prefill=Prefill.fa3)
+
+    def test_long_prompts_are_computed_from_a_packed_copy(self, make_rig: MakeRig, tolerance: float) -> None:
+        rig = make_rig(SHAPES[2], pages=700)
+        layer = rig.layers[0]
+        requests = [rig.request(tokens) for tokens in (9000, 500)]
+        for request, found in zip(requests, rig.step([(request, len(request.q)) for request in requests])):
+            q, k, v = (x.to(rig.device).double() for x in (request.q, request.k, request.v))
+            for head in range(layer.heads):
+                of = head // (layer.heads // layer.kv_heads)
+                scores = layer.scale * q[:, head] @ k[:, of].T
+                later = torch.ones(scores.shape, dtype=torch.bool, device=rig.device).triu_(1)
+                expected = scores.masked_fill_(later, float("-inf")).softmax(-1) @ v[:, of]
+                assert_close(found[:, head], array(expected), tolerance)
 
 
 def test_the_probe_passes() -> None:

@@ -9,14 +9,18 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
+from time import perf_counter
 
 import torch
 import torch.nn.functional as F
+
 from pymllm.interfaces import AttentionContext, KVGroup
 from pymllm.testing.attention_batch import make_attention_batch
 from pymllm.testing.attention_rig import Layer
 from pymllm_attention_triton.backend import TritonAttention
 from pymllm_attention_triton.cache import PagedCache
+from pymllm_attention_triton.configs import LaunchConfig, decode_config, device_of, prefill_config, varlen_config
 from pymllm_attention_triton.launch import Step, decode, packed, prefill
 
 DEVICE = torch.device("cuda")
@@ -71,36 +75,44 @@ def microseconds(run: Callable[[], object], repeats: int = 5) -> float:
     return statistics.median(times[1:])
 
 
-def decode_time(case: Case, **options: object) -> float:
+def decode_time(case: Case, config: LaunchConfig | None = None, **options: int) -> float:
     """Microseconds of a layer."""
+    group = case.q.shape[1] // case.cache.data.shape[2]
+    chosen = config or decode_config(case.q.shape[2], 2, group, case.step.requests)
 
     def run() -> None:
         for layer in case.layers:
-            decode(case.out, case.q, case.cache, layer, case.step, **options)
+            decode(case.out, case.q, case.cache, layer, case.step, chosen, **options).run()
 
     return microseconds(run) / len(case.layers)
 
 
-def prefill_time(case: Case, repeat: int = 8, **options: object) -> float:
+def prefill_time(case: Case, repeat: int = 8, config: LaunchConfig | None = None) -> float:
     """Microseconds of a layer."""
+    group = case.q.shape[1] // case.cache.data.shape[2]
+    chosen = config or prefill_config(device_of(DEVICE), case.q.shape[2], 2, group, case.step.longest)
 
     def run() -> None:
         for _ in range(repeat):
-            prefill(case.out, case.q, case.cache, case.layers[0], case.step, **options)
+            prefill(case.out, case.q, case.cache, case.layers[0], case.step, chosen).run()
 
     return microseconds(run) / repeat
 
 
-def varlen_time(tokens: int, sequences: int, heads: int, size: int, repeat: int = 4, **options: object) -> float:
+def varlen_time(
+    tokens: int, sequences: int, heads: int, size: int, repeat: int = 4, config: LaunchConfig | None = None
+) -> float:
     """Microseconds of packed attention of equally long sequences."""
     qkv = torch.randn(tokens * sequences, 3 * heads, size, dtype=torch.bfloat16, device=DEVICE)
     q, k, v = qkv.split(heads, 1)
     starts = [i * tokens for i in range(sequences + 1)]
     on_device = torch.tensor(starts, dtype=torch.int32, device=DEVICE)
+    out = torch.empty_like(q)
+    chosen = config or varlen_config(device_of(DEVICE), size, 2)
 
     def run() -> None:
         for _ in range(repeat):
-            packed(q, k, v, starts, on_device, size**-0.5, **options)
+            packed(out, q, k, v, starts, on_device, size**-0.5, chosen).run()
 
     return microseconds(run) / repeat
 
@@ -130,28 +142,58 @@ DECODES = [(1, 600, 28), (8, 600, 16), (32, 600, 8), (128, 600, 4), (64, 1024, 4
 PREFILLS = [([256], [256]), ([1024], [1024]), ([2048], [2048]), ([8192], [8192]), ([1024] * 8, [1024] * 8)]
 
 
+def host_times() -> str:
+    """Microseconds that the host takes for a plan of 256 decodes, and to launch a layer's attention."""
+    case = make_case([1] * 256, [100] * 256, 16, 8)
+    layer, group = case.layers[0], KVGroup("full", 1, 8, 128)
+    backend = TritonAttention(None, AttentionContext(DEVICE, torch.bfloat16, 16, {"full": group}))
+    backend.allocate(group, 4096)
+    backend.plan(case.step.batch)
+    started = perf_counter()
+    backend.prepare(layer)
+    prepared = perf_counter() - started
+    backend.attend(layer, case.q)
+    torch.cuda.synchronize()
+    times = [perf_counter()]
+    for _ in range(100):
+        backend.plan(case.step.batch)
+    times.append(perf_counter())
+    for _ in range(100):
+        backend.attend(layer, case.q)
+    times.append(perf_counter())
+    torch.cuda.synchronize()
+    plan, attend = ((b - a) * 1e4 for a, b in pairwise(times))
+    return f"host: prepare {prepared:.1f} s, plan {plan:.1f} us, attend {attend:.1f} us"
+
+
 def main() -> None:
     for heads, kv_heads in ((16, 8), (32, 8)):
         for requests, context, layers in DECODES:
             case = make_case([1] * requests, [context] * requests, heads, kv_heads, layers=layers)
             time = decode_time(case)
-            print(f"decode {heads}/{kv_heads} {requests} x {context}: {time:.1f} us, {kv_bytes(case) / time / 1e6:.2f} TB/s")
-        mixed = torch.randint(100, 2000, (256,), generator=torch.Generator().manual_seed(0)).tolist()
-        case = make_case([1] * 256, mixed, heads, kv_heads, layers=2)
+            rate = kv_bytes(case) / time / 1e6
+            print(f"decode {heads}/{kv_heads} {requests} x {context}: {time:.1f} us, {rate:.2f} TB/s")
+        lengths = torch.randint(100, 2000, (256,), generator=torch.Generator().manual_seed(0)).tolist()
+        case = make_case([1] * 256, lengths, heads, kv_heads, layers=2)
         time = decode_time(case)
-        print(f"decode {heads}/{kv_heads} 256 x 100-2000: {time:.1f} us, {kv_bytes(case) / time / 1e6:.2f} TB/s")
+        rate = kv_bytes(case) / time / 1e6
+        print(f"decode {heads}/{kv_heads} 256 x 100-2000: {time:.1f} us, {rate:.2f} TB/s")
         for queries, contexts in [*PREFILLS, ([512], [8192])]:
             time = prefill_time(make_case(queries, contexts, heads, kv_heads))
             rate = causal_flop(queries, contexts, heads, 128) / time / 1e6
-            line = f"prefill {heads}/{kv_heads} {len(queries)} x {queries[0]} of {contexts[0]}: {time:.1f} us, {rate:.0f} TFLOP/s"
+            line = f"prefill {heads}/{kv_heads} {len(queries)} x {queries[0]} of {contexts[0]}: "
+            line += f"{time:.1f} us, {rate:.0f} TFLOP/s"
             if queries == contexts:
                 line += f" (SDPA {sdpa_time(len(queries), queries[0], heads, kv_heads, 128, True):.1f} us)"
             print(line)
+    print(host_times())
     for tokens, sequences, size in ((4096, 1, 72), (4096, 1, 64), (1024, 8, 72), (4096, 1, 128)):
         time = varlen_time(tokens, sequences, 16, size)
         rate = 4.0 * sequences * tokens * tokens * 16 * size / time / 1e6
         other = sdpa_time(sequences, tokens, 16, 16, size, False)
-        print(f"packed 16 heads x {size}, {sequences} x {tokens}: {time:.1f} us, {rate:.0f} TFLOP/s (SDPA {other:.1f} us)")
+        print(
+            f"packed 16 heads x {size}, {sequences} x {tokens}: {time:.1f} us, {rate:.0f} TFLOP/s (SDPA {other:.1f} us)"
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Searches launch parameters: ``python sweep.py``. Compiles in parallel, then times one after another."""
+"""Searches launch parameters: ``python sweep.py [decode] [prefill] [varlen]``.
+
+Compiles in parallel, then times one after another.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,18 @@ from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from multiprocessing import get_context
 
-from figures import causal_flop, decode_time, kv_bytes, make_case, prefill_time, varlen_time
+from figures import decode_time, make_case, prefill_time, varlen_time
+
 from pymllm_attention_triton.configs import LaunchConfig
 
-DECODE = [
-    *product((32,), (1, 2), (2, 3, 4)),
-    *product((64,), (2, 4), (2, 3, 4)),
-    *product((64,), (4,), (1,)),
-    *product((128,), (4, 8), (1, 2, 3)),
-]
+DECODE = list(product((16, 32, 64), (1, 2, 4), (2, 3)))
+LANES = (32, 128)
+PROGRAMS = (2, 4, 8)
 PREFILL = [(64, 64, 4, 2), (64, 64, 4, 3), (64, 128, 4, 2), (128, 64, 4, 2), (128, 64, 4, 3), (128, 64, 8, 2),
            (128, 64, 8, 3), (128, 64, 8, 4), (128, 128, 8, 2), (128, 128, 8, 3)]  # fmt: skip
 HEADS = ((16, 8), (32, 8))
-DECODE_CASES = [(1, 600, 28), (8, 600, 16), (32, 600, 8), (128, 600, 4), (256, 1024, 2)]
+DECODE_CASES = [(1, 600, 28), (4, 600, 16), (8, 600, 16), (16, 600, 8), (32, 600, 8), (64, 600, 4), (128, 600, 4)]
+VARLEN_SIZES = (64, 72, 128)
 PREFILL_CASES = [[256], [2048], [8192], [1024] * 8]
 
 
@@ -36,7 +38,8 @@ def compile_one(job: tuple[str, tuple[int, int], LaunchConfig]) -> str | None:
     kind, heads, config = job
     try:
         if kind == "decode":
-            decode_time(make_case([1], [20], *heads), config=config)
+            for lanes in LANES:
+                decode_time(make_case([1], [20], *heads), config=config, lanes=lanes)
         elif kind == "prefill":
             prefill_time(make_case([20], [20], *heads), 1, config=config)
         else:
@@ -50,41 +53,40 @@ def show(name: str, results: list[tuple[float, str]], top: int = 4) -> None:
     print(name, "|", " | ".join(f"{time:.1f} us {text}" for time, text in sorted(results)[:top]), flush=True)
 
 
-def main() -> None:
-    jobs = [("decode", heads, config) for heads in HEADS for config in decode_configs()]
-    jobs += [("prefill", heads, config) for heads in HEADS for config in prefill_configs()]
-    jobs += [("varlen", (size, 0), config) for size in (64, 72) for config in prefill_configs()]
-    with ProcessPoolExecutor(14, mp_context=get_context("spawn")) as pool:
-        failures = list(filter(None, pool.map(compile_one, jobs)))
-    print(*failures, sep="\n")
-    broken = set(failures)
-    for heads in HEADS:
-        for requests, context, layers in DECODE_CASES:
-            case = make_case([1] * requests, [context] * requests, *heads, layers=layers)
-            results = []
-            for config, programs in product(decode_configs(), (2, 4, 8)):
-                time = decode_time(case, config=config, programs=programs)
-                text = f"{config.keys},{config.warps},{config.stages},p{programs} {kv_bytes(case) / time / 1e6:.2f}"
-                results.append((time, text))
-            show(f"decode {heads} {requests} x {context}", results, 6)
-        for queries in PREFILL_CASES:
-            case = make_case(queries, queries, *heads)
-            results = []
-            for config in prefill_configs():
-                if not any(f"prefill', {heads}, {config}" in line for line in broken):
-                    time = prefill_time(case, config=config)
-                    rate = causal_flop(queries, queries, heads[0], 128) / time / 1e6
-                    results.append((time, f"{config.rows},{config.keys},{config.warps},{config.stages} {rate:.0f}"))
-            show(f"prefill {heads} {len(queries)} x {queries[0]}", results)
-    for size in (64, 72):
+def sweep_decode() -> None:
+    for heads, (requests, context, layers) in product(HEADS, DECODE_CASES):
+        case = make_case([1] * requests, [context] * requests, *heads, layers=layers)
         results = []
-        for config in prefill_configs():
-            if not any(f"varlen', ({size}, 0), {config}" in line for line in broken):
-                time = varlen_time(4096, 1, 16, size, config=config)
-                rate = 4.0 * 4096 * 4096 * 16 * size / time / 1e6
-                results.append((time, f"{config.rows},{config.keys},{config.warps},{config.stages} {rate:.0f}"))
+        for config, programs, lanes in product(decode_configs(), PROGRAMS, LANES):
+            time = decode_time(case, config=config, programs=programs, lanes=lanes)
+            results.append((time, f"{config.keys},{config.warps},{config.stages},p{programs},l{lanes}"))
+        show(f"decode {heads} {requests} x {context}", results, 8)
+
+
+def sweep_prefill() -> None:
+    for heads, queries in product(HEADS, PREFILL_CASES):
+        case = make_case(queries, queries, *heads)
+        results = [(prefill_time(case, config=config), str(config)) for config in prefill_configs()]
+        show(f"prefill {heads} {len(queries)} x {queries[0]}", results)
+
+
+def sweep_varlen() -> None:
+    for size in VARLEN_SIZES:
+        results = [(varlen_time(4096, 1, 16, size, config=config), str(config)) for config in prefill_configs()]
         show(f"varlen {size}", results)
 
 
+def main(kinds: list[str]) -> None:
+    configs = {"decode": decode_configs(), "prefill": prefill_configs(), "varlen": prefill_configs()}
+    shapes = {"decode": HEADS, "prefill": HEADS, "varlen": [(size, 0) for size in VARLEN_SIZES]}
+    jobs = [(kind, shape, config) for kind in kinds for shape in shapes[kind] for config in configs[kind]]
+    with ProcessPoolExecutor(14, mp_context=get_context("spawn")) as pool:
+        failures = list(filter(None, pool.map(compile_one, jobs)))
+    if failures:
+        raise SystemExit("\n".join(failures))
+    for kind in kinds:
+        {"decode": sweep_decode, "prefill": sweep_prefill, "varlen": sweep_varlen}[kind]()
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    main(sys.argv[1:] or ["decode", "prefill", "varlen"])

@@ -42,21 +42,22 @@ class Heads:
 @dataclass(frozen=True)
 class Memory:
     """Where a plan and its kernels work. floats: partial results, shared by all plans of a stream.
-    ints: the plan on the device, its own while it is used. pinned: the plan on the host, until copied."""
+    ints: the plan on the device, its own while it is used."""
 
     floats: Tensor
     ints: Tensor
-    pinned: Tensor
 
 
 @dataclass(frozen=True)
 class DeviceRequests:
-    """On the device, int32: what kernels read of N requests. page_ids: the whole page table, flat."""
+    """On the device: what kernels read of N requests, int32. page_ids: the whole page table, flat. slots: [T] of
+    the new tokens, int64."""
 
     query_starts: Tensor
     table_starts: Tensor
     last_page_lens: Tensor
     page_ids: Tensor
+    slots: Tensor
 
 
 def host(array: Ints) -> Tensor:
@@ -73,8 +74,11 @@ class PagedKernel(ABC):
     reserves_for_requests = True
 
     @abstractmethod
-    def plan(self, memory: Memory, requests: Requests, heads: Heads, page_size: int, in_graph: bool) -> Any:
-        """Divide the work. in_graph: the launch must stay the same for every plan with as many requests."""
+    def plan(
+        self, memory: Memory, pinned: Tensor, requests: Requests, heads: Heads, page_size: int, in_graph: bool
+    ) -> Any:
+        """Divide the work. pinned: page-locked memory as large as ``memory.ints`` has in use, from which the plan
+        is copied. in_graph: the launch must stay the same for every plan with as many requests."""
 
     @abstractmethod
     def run(
@@ -94,11 +98,13 @@ class CudaCoreDecode(PagedKernel):
         self._pdl = dependent_launch(device)
         self._nothing = torch.empty(0, dtype=dtype, device=device)
 
-    def plan(self, memory: Memory, requests: Requests, heads: Heads, page_size: int, in_graph: bool) -> Any:
+    def plan(
+        self, memory: Memory, pinned: Tensor, requests: Requests, heads: Heads, page_size: int, in_graph: bool
+    ) -> Any:
         return self._plan(
             memory.floats,
             memory.ints,
-            memory.pinned,
+            pinned,
             host(requests.page_starts),
             requests.count,
             heads.query,
@@ -152,12 +158,13 @@ class Prefill(PagedKernel):
         self._causal = causal
         self._pdl = dependent_launch(device)
 
-    def plan(self, memory: Memory, requests: Requests, heads: Heads, page_size: int, in_graph: bool) -> Any:
+    def plan(
+        self, memory: Memory, pinned: Tensor, requests: Requests, heads: Heads, page_size: int, in_graph: bool
+    ) -> Any:
         # fa2 divides the work by these bounds, fa3 finds the pages by them and divides by the lengths.
         bounds = requests.page_starts if self._fa2 else requests.table_starts
-        return self._divide(
-            memory, requests.query_starts, bounds, requests.context_lens, heads, page_size, in_graph, self._causal
-        )
+        lists = (requests.query_starts, bounds, requests.context_lens)
+        return self._divide(memory, pinned, lists, heads, page_size, in_graph)
 
     def run(
         self, memory: Memory, plan: Any, q: Tensor, k: Tensor, v: Tensor, at: DeviceRequests, out: Tensor, scale: float
@@ -169,37 +176,36 @@ class Prefill(PagedKernel):
             *self._extras(scale),
         )  # fmt: skip
 
-    def plan_packed(self, memory: Memory, starts: Ints, heads: Heads) -> Any:
-        """Plan non-causal attention inside the sequences of a packed batch. starts: [N + 1]."""
-        return self._divide(memory, starts, starts, starts[1:] - starts[:-1], heads, 1, False, False)
+    def plan_packed(self, memory: Memory, pinned: Tensor, starts: Ints, heads: Heads) -> Any:
+        """Plan attention inside the sequences of a packed batch. starts: [N + 1]."""
+        return self._divide(memory, pinned, (starts, starts, starts[1:] - starts[:-1]), heads, 1, False)
 
     def run_packed(
         self, memory: Memory, plan: Any, q: Tensor, k: Tensor, v: Tensor, starts: Tensor, out: Tensor, scale: float
     ) -> None:
         """q, out: [T, H, D]; k, v: [T, K, D]; starts: [N + 1] int32, device."""
+        mask = CAUSAL if self._causal else WHOLE
         self._ragged(
-            memory.floats, memory.ints, plan, q, k, v, starts, starts, out, None, WHOLE, NHD, NO_WINDOW, self._pdl,
+            memory.floats, memory.ints, plan, q, k, v, starts, starts, out, None, mask, NHD, NO_WINDOW, self._pdl,
             *self._extras(scale),
         )  # fmt: skip
 
     def _divide(
         self,
         memory: Memory,
-        query_starts: Ints,
-        key_starts: Ints,
-        key_lens: Ints,
+        pinned: Tensor,
+        lists: tuple[Ints, Ints, Ints],
         heads: Heads,
         page_size: int,
         in_graph: bool,
-        causal: bool,
     ) -> Any:
-        sizes = (int(query_starts[-1]), len(key_lens), heads.query, heads.kv, page_size)
-        lists = (host(query_starts), host(key_starts), host(key_lens))
+        """lists: starts of queries, bounds of pages, lengths of keys."""
+        sizes = (int(lists[0][-1]), len(lists[2]), heads.query, heads.kv, page_size)
         # fa2 alone: no fixed split size, splitting allowed, no other kernel beside it.
         extra = (-1, False, 0) if self._fa2 else ()
         return self._plan(
-            memory.floats, memory.ints, memory.pinned, *lists, *sizes, in_graph, heads.size, heads.size, causal,
-            NO_WINDOW, *extra,
+            memory.floats, memory.ints, pinned, *map(host, lists), *sizes, in_graph, heads.size, heads.size,
+            self._causal, NO_WINDOW, *extra,
         )  # fmt: skip
 
     def _extras(self, scale: float) -> tuple[object, ...]:
@@ -207,6 +213,30 @@ class Prefill(PagedKernel):
         if self._fa2:
             return (*[None] * 8, 0.0, scale, 1.0, 1.0, 0)
         return (*[None] * 4, 0.0, scale, 1.0, 0)
+
+
+class PackedPrefill(PagedKernel):
+    """Prompts without a prefix, from a packed copy of their keys and values."""
+
+    def __init__(self, kernel: Prefill) -> None:
+        self._kernel = kernel
+
+    def plan(
+        self, memory: Memory, pinned: Tensor, requests: Requests, heads: Heads, page_size: int, in_graph: bool
+    ) -> Any:
+        return self._kernel.plan_packed(memory, pinned, requests.query_starts, heads)
+
+    def run(
+        self, memory: Memory, plan: Any, q: Tensor, k: Tensor, v: Tensor, at: DeviceRequests, out: Tensor, scale: float
+    ) -> None:
+        keys, values = (_rows(cache, at.slots) for cache in (k, v))
+        self._kernel.run_packed(memory, plan, q, keys, values, at.query_starts, out, scale)
+
+
+def _rows(cache: Tensor, slots: Tensor) -> Tensor:
+    """The slots of a layer's keys or values, [T, K, D]; copied 16 bytes at a time."""
+    rows = cache.view(-1, cache.shape[2] * cache.shape[3]).view(torch.complex128)
+    return rows.index_select(0, slots).view(cache.dtype).view(-1, cache.shape[2], cache.shape[3])
 
 
 def dependent_launch(device: torch.device) -> bool:

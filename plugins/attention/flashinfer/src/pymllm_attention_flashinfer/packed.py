@@ -43,7 +43,7 @@ class PackedAttention:
         kernel = self._kernels.get(size)
         if kernel is None:
             generation = prefill_generation(self._planner.options.prefill, like.device)
-            kernel = self._kernels[size] = Prefill(generation, like.dtype, size, like.device)
+            kernel = self._kernels[size] = Prefill(generation, like.dtype, size, like.device, causal=False)
         return kernel
 
     def _plan(
@@ -52,8 +52,8 @@ class PackedAttention:
         key = (heads, tuple(starts))
         if self._planned is None or self._planned[0] != key:
             bounds = np.array(starts, dtype=np.int32)
-            with self._planner.packed_memory(heads) as memory:
-                plan = kernel.plan_packed(memory, bounds, heads)
+            with self._planner.packed_memory(heads) as (memory, pinned):
+                plan = kernel.plan_packed(memory, pinned, bounds, heads)
             # The copy out of pageable memory is over when this returns: it happens once for all layers.
             self._planned = (key, memory, plan, host(bounds).to(device))
         return self._planned[1:]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from pymllm_attention_flashinfer.kernels import CUDA_CORE_GROUPS, Heads
 from pymllm_attention_flashinfer.plugin import Decode, Prefill
+from pymllm_attention_flashinfer.requests import Requests
 
 HEAD_SIZES = (64, 128, 256)
 """Head sizes that all the kernels are made for."""
@@ -13,6 +15,12 @@ HEAD_SIZES = (64, 128, 256)
 DECODE_PLAN_BYTES = 1 << 20
 CHUNK_PLAN_BYTES = 8 << 20
 """Device memory for the plan of a step's decodes, and of its chunks (tens of thousands of tiles)."""
+
+CUDA_CORE_REQUESTS = 32
+"""Most decodes of a step for which CUDA cores are the faster choice."""
+
+GATHER_WORK = 16 * 4096
+"""Query heads times tokens of a prompt from which on packing it pays."""
 
 CUDA_CORE_BLOCKS, TENSOR_CORE_BLOCKS = 32, 2
 """Most thread blocks on a multiprocessor that the library plans split keys for."""
@@ -26,8 +34,13 @@ def prefill_generation(wanted: Prefill, device: torch.device) -> str:
     return "fa3" if wanted is Prefill.fa3 or (wanted is Prefill.auto and hopper) else "fa2"
 
 
-def decodes_on_cuda_cores(wanted: Decode, heads: Heads) -> bool:
-    """Raises ValueError if the CUDA-core kernel is asked for and does not cover the heads."""
+def decodes_on_cuda_cores(wanted: Decode, heads: Heads, requests: int) -> bool:
+    """Whether a step of so many decodes runs on CUDA cores.
+
+    Their kernel needs less time to start, but it is slower where three or more query heads share keys, and where
+    lengths differ: it splits the keys of a request only while there are few. Raises ValueError if it is asked
+    for and does not cover the heads.
+    """
     covered = heads.group in CUDA_CORE_GROUPS
     if wanted is Decode.cuda_cores and not covered:
         groups = ", ".join(map(str, sorted(CUDA_CORE_GROUPS)))
@@ -35,7 +48,22 @@ def decodes_on_cuda_cores(wanted: Decode, heads: Heads) -> bool:
             f"attention.decode: cuda_cores cannot serve {heads.group} query heads for each key/value head "
             f"(it can: {groups}); set it to auto or tensor_cores"
         )
-    return covered and (wanted is Decode.cuda_cores or (wanted is Decode.auto and heads.group <= 4))
+    if wanted is Decode.auto:
+        return heads.group <= 2 and requests <= CUDA_CORE_REQUESTS
+    return wanted is Decode.cuda_cores
+
+
+def gathers_prompts(heads: Heads, requests: Requests) -> bool:
+    """Whether fa3 should take prefill chunks from a packed copy of their keys and values, not from the pages.
+
+    It computes faster on packed ones (the chip's copy engine reads them), by a time that grows with the square of
+    a prompt; the copy's grows with its length. Only for prompts without a prefix: their copy is never larger
+    than in the step that memory was measured with.
+    """
+    lens = requests.context_lens.astype(np.int64)
+    if requests.rows != int(lens.sum()):
+        return False
+    return heads.query * int((lens * lens).sum()) >= GATHER_WORK * requests.rows
 
 
 def graph_plan_bytes(requests: int) -> int:

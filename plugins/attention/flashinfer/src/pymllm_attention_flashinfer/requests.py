@@ -43,6 +43,11 @@ class Requests:
         """N."""
         return len(self.context_lens)
 
+    @property
+    def decodes(self) -> bool:
+        """Whether each request has one new token."""
+        return self.rows == len(self.context_lens)
+
 
 def divide(batch: AttentionBatch, page_size: int) -> tuple[Requests | None, Requests | None]:
     """The decodes at the head of a batch, and all that follows from the first prefill chunk on; None if empty.

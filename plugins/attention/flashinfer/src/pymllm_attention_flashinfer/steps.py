@@ -11,22 +11,35 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pymllm.interfaces import AttentionBatch
-from pymllm_attention_flashinfer.kernels import CudaCoreDecode, DeviceRequests, Heads, Memory, PagedKernel, Prefill
+from pymllm_attention_flashinfer.kernels import (
+    CudaCoreDecode,
+    DeviceRequests,
+    Heads,
+    Memory,
+    PackedPrefill,
+    PagedKernel,
+    Prefill,
+)
 from pymllm_attention_flashinfer.plugin import FlashInferOptions
 from pymllm_attention_flashinfer.policy import (
     CHUNK_PLAN_BYTES,
     DECODE_PLAN_BYTES,
     decodes_on_cuda_cores,
+    gathers_prompts,
     graph_plan_bytes,
     partial_bytes,
     prefill_generation,
 )
 from pymllm_attention_flashinfer.requests import Requests, divide
-from pymllm_attention_flashinfer.staging import PinnedRing
+from pymllm_attention_flashinfer.staging import ALIGNMENT, Pinned, PinnedRing
+
+LIST_BYTES = 64 << 10
+"""Host memory for the lists of some thousand requests."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +63,7 @@ class Step:
 
 
 class Planner:
-    """Plans steps, and owns the memory that plans lie in."""
+    """Plans steps, and owns the memory that plans lie in. All steps run on one stream."""
 
     def __init__(self, options: FlashInferOptions, dtype: torch.dtype, device: torch.device, page_size: int) -> None:
         self.options = options
@@ -58,24 +71,29 @@ class Planner:
         self._device = device
         self._page_size = page_size
         self._shapes: list[Heads] = []
-        self._kernels: dict[tuple[Heads, bool], PagedKernel] = {}
+        self._generation = prefill_generation(options.prefill, device)
+        self._kernels: dict[tuple[int, str], PagedKernel] = {}
         self._multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
         self._floats = self._bytes(0)
-        self._captured: dict[tuple[Heads, int], Tensor] = {}
-        self._ints: dict[object, Tensor] = {}
-        self._arrays: dict[object, Tensor] = {}
-        self._small = PinnedRing(8, DECODE_PLAN_BYTES)
-        self._large = PinnedRing(2, CHUNK_PLAN_BYTES)
+        self._memory: dict[object, Memory] = {}
+        self._lists: dict[int, Tensor] = {}
+        self._small = PinnedRing(8, DECODE_PLAN_BYTES + LIST_BYTES)
+        self._large = PinnedRing(2, CHUNK_PLAN_BYTES + DECODE_PLAN_BYTES + LIST_BYTES)
 
     def step(self, batch: AttentionBatch) -> Step:
         """Plan a step for all shapes known so far."""
-        parts = [part for part in divide(batch, self._page_size) if part is not None]
-        if batch.graph_key is not None and (len(parts) != 1 or not batch.decode_only):
+        requests = [part for part in divide(batch, self._page_size) if part is not None]
+        if batch.graph_key is not None and not batch.decode_only:
             raise ValueError("only a step of decodes alone can have a graph_key")
         page_ids = self._page_ids(batch)
-        step = Step(batch, [(part, self._send(part, page_ids, batch.graph_key)) for part in parts])
-        for heads in self._shapes:
-            step.parts[heads] = self._plan(step, heads)
+        sizes = [4 * (3 * part.count + 2) for part in requests]
+        plan_bytes = sum(_plan_bytes(part, batch) for part in requests) * len(self._shapes)
+        with self._ring(batch).take(sum(map(_aligned, sizes)) + plan_bytes) as pinned:
+            step = Step(batch, [])
+            for part, size in zip(requests, sizes):
+                step.requests.append((part, self._send(part, page_ids, batch, pinned.take(size))))
+            for heads in self._shapes:
+                step.parts[heads] = self._plan(step, heads, pinned)
         return step
 
     def parts(self, step: Step, heads: Heads) -> list[Part]:
@@ -85,66 +103,84 @@ class Planner:
             if torch.cuda.is_current_stream_capturing():
                 raise RuntimeError("attention was captured in a CUDA graph before it was run once; run a step first")
             self._shapes.append(heads)
-            found = step.parts[heads] = self._plan(step, heads)
+            size = sum(_plan_bytes(part, step.batch) for part, _ in step.requests)
+            with self._ring(step.batch).take(size) as pinned:
+                found = step.parts[heads] = self._plan(step, heads, pinned)
         return found
 
     @contextmanager
-    def packed_memory(self, heads: Heads) -> Iterator[Memory]:
-        """Memory for a plan over packed sequences, which is made inside the block."""
-        floats = self._partials(heads, 0)
+    def packed_memory(self, heads: Heads) -> Iterator[tuple[Memory, Tensor]]:
+        """Memory for a plan over packed sequences, on the device and, inside the block, page-locked."""
+        memory = Memory(self._partials(heads, 0), self._plan_memory("packed", CHUNK_PLAN_BYTES))
         with self._large.take(CHUNK_PLAN_BYTES) as pinned:
-            yield Memory(floats, self._plan_memory("packed", CHUNK_PLAN_BYTES), pinned)
+            yield memory, pinned.take(CHUNK_PLAN_BYTES)
 
-    def _plan(self, step: Step, heads: Heads) -> list[Part]:
-        key = step.batch.graph_key
+    def _ring(self, batch: AttentionBatch) -> PinnedRing:
+        return self._small if batch.decode_only else self._large
+
+    def _plan(self, step: Step, heads: Heads, pinned: Pinned) -> list[Part]:
         planned = []
         for requests, at in step.requests:
-            decodes = requests.rows == requests.count
-            kernel = self._kernel(heads, decodes)
-            if key is not None:
-                size = graph_plan_bytes(requests.count)
-            else:
-                size = DECODE_PLAN_BYTES if decodes else CHUNK_PLAN_BYTES
-            floats = self._partials(heads, requests.count if kernel.reserves_for_requests else 0)
-            if key is not None:  # a captured kernel knows the address
-                floats = self._captured.setdefault((heads, key), floats)
-            ints = self._plan_memory((heads, decodes, key), size)
-            with (self._small if decodes else self._large).take(size) as pinned:
-                memory = Memory(floats, ints, pinned)
-                plan = kernel.plan(memory, requests, heads, self._page_size, key is not None)
+            kernel = self._kernel(heads, self._kind(heads, requests))
+            size = _plan_bytes(requests, step.batch)
+            memory = self._memory_for(step.batch, requests, heads, kernel, size)
+            in_graph = step.batch.graph_key is not None
+            plan = kernel.plan(memory, pinned.take(size), requests, heads, self._page_size, in_graph)
             planned.append(Part(kernel, memory, plan, slice(requests.row, requests.row + requests.rows), at))
         return planned
 
-    def _kernel(self, heads: Heads, decodes: bool) -> PagedKernel:
-        kernel = self._kernels.get((heads, decodes))
+    def _memory_for(
+        self, batch: AttentionBatch, requests: Requests, heads: Heads, kernel: PagedKernel, size: int
+    ) -> Memory:
+        """The memory of a part. That of captured steps stays where it is, since their graphs know the address."""
+        key = (heads, requests.decodes, batch.graph_key)
+        memory = self._memory.get(key)
+        if memory is not None and batch.graph_key is not None:
+            return memory
+        partials = self._partials(heads, requests.count if kernel.reserves_for_requests else 0)
+        if memory is None or memory.floats is not partials:
+            ints = self._bytes(size) if memory is None else memory.ints
+            memory = self._memory[key] = Memory(partials, ints)
+        return memory
+
+    def _kind(self, heads: Heads, requests: Requests) -> str:
+        """Which kernel serves a part: a key of ``_kernel``."""
+        if requests.decodes:
+            on_cuda_cores = decodes_on_cuda_cores(self.options.decode, heads, requests.count)
+            return "cuda_cores" if on_cuda_cores else "tensor_cores"
+        if self._generation == "fa3" and gathers_prompts(heads, requests):
+            return "packed"
+        return "paged"
+
+    def _kernel(self, heads: Heads, kind: str) -> PagedKernel:
+        kernel = self._kernels.get((heads.size, kind))
         if kernel is None:
-            if decodes and decodes_on_cuda_cores(self.options.decode, heads):
-                kernel = CudaCoreDecode(self._dtype, heads.size, self._device)
-            else:
-                # fa3 cannot split the keys of a request, which is what decodes live on.
-                generation = "fa2" if decodes else prefill_generation(self.options.prefill, self._device)
-                kernel = Prefill(generation, self._dtype, heads.size, self._device, causal=not decodes)
-            self._kernels[heads, decodes] = kernel
+            kernel = self._kernels[heads.size, kind] = self._make_kernel(heads, kind)
         return kernel
 
-    def _send(self, requests: Requests, page_ids: Tensor, key: int | None) -> DeviceRequests:
+    def _make_kernel(self, heads: Heads, kind: str) -> PagedKernel:
+        where = (self._dtype, heads.size, self._device)
+        if kind == "cuda_cores":
+            return CudaCoreDecode(*where)
+        if kind == "tensor_cores":  # fa3 cannot split the keys of a request, which is what decodes live on
+            return Prefill("fa2", *where, causal=False)
+        chunks = Prefill(self._generation, *where)
+        return PackedPrefill(chunks) if kind == "packed" else chunks
+
+    def _send(self, requests: Requests, page_ids: Tensor, batch: AttentionBatch, pinned: Tensor) -> DeviceRequests:
         """Copy the lists of a part to the device; those of a captured step to where they were before."""
-        count = requests.count
-        size = 3 * count + 2
-        if key is None:
-            arrays = torch.empty(size, dtype=torch.int32, device=self._device)
-        else:
-            known = self._arrays.get(key)
-            arrays = torch.empty(size, dtype=torch.int32, device=self._device) if known is None else known
-            self._arrays[key] = arrays
-        with self._small.take(4 * size) as pinned:
-            staged = pinned[: 4 * size].view(torch.int32)
-            view = staged.numpy()
-            view[: count + 1] = requests.query_starts
-            view[count + 1 : 2 * count + 2] = requests.table_starts
-            view[2 * count + 2 :] = requests.last_page_lens
-            arrays.copy_(staged, non_blocking=True)
-        return DeviceRequests(arrays[: count + 1], arrays[count + 1 : 2 * count + 2], arrays[2 * count + 2 :], page_ids)
+        count, key = requests.count, batch.graph_key
+        staged = pinned.view(torch.int32)
+        np.concatenate((requests.query_starts, requests.table_starts, requests.last_page_lens), out=staged.numpy())
+        lists = None if key is None else self._lists.get(key)
+        if lists is None:
+            lists = torch.empty(len(staged), dtype=torch.int32, device=self._device)
+        if key is not None:
+            self._lists[key] = lists
+        lists.copy_(staged, non_blocking=True)
+        query_starts, table_starts, last_page_lens = lists.split((count + 1, count + 1, count))
+        slots = batch.slots if requests.decodes else batch.slots[requests.row : requests.row + requests.rows]
+        return DeviceRequests(query_starts, table_starts, last_page_lens, page_ids, slots)
 
     def _page_ids(self, batch: AttentionBatch) -> Tensor:
         table = batch.page_table
@@ -161,11 +197,22 @@ class Planner:
             self._floats = self._bytes(size)
         return self._floats
 
-    def _plan_memory(self, key: object, size: int) -> Tensor:
-        memory = self._ints.get(key)
+    def _plan_memory(self, key: str, size: int) -> Tensor:
+        memory = self._memory.get(key)
         if memory is None:
-            memory = self._ints[key] = self._bytes(size)
-        return memory
+            memory = self._memory[key] = Memory(self._floats, self._bytes(size))
+        return memory.ints
 
     def _bytes(self, size: int) -> Tensor:
         return torch.empty(size, dtype=torch.uint8, device=self._device)
+
+
+def _plan_bytes(requests: Requests, batch: AttentionBatch) -> int:
+    """Memory for the plan of a part, on the device and on the host."""
+    if batch.graph_key is not None:
+        return _aligned(graph_plan_bytes(requests.count))
+    return DECODE_PLAN_BYTES if requests.decodes else CHUNK_PLAN_BYTES
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
+
 from pymllm.interfaces import (
     AttentionBackend,
     AttentionBatch,
@@ -17,10 +19,16 @@ from pymllm.interfaces import (
     KVGroup,
 )
 from pymllm.layers.kernels import write_qkv
-from torch import Tensor
-
 from pymllm_attention_triton.cache import PagedCache
-from pymllm_attention_triton.launch import Step, decode, packed, prefill, write
+from pymllm_attention_triton.configs import (
+    BATCH_SIZES,
+    CONTEXTS,
+    decode_config,
+    device_of,
+    prefill_config,
+    varlen_config,
+)
+from pymllm_attention_triton.launch import Launch, Step, decode, packed, prefill, write
 
 __all__ = ["TritonAttention"]
 
@@ -69,7 +77,8 @@ class TritonAttention(AttentionBackend):
     def write(self, layer: AttentionLayer, k: Tensor, v: Tensor) -> None:
         """Store k and v, [T, K, D] each, in the planned slots."""
         assert self._step is not None, "plan() comes before write()"
-        write(self._caches[layer.group], layer.index, k, v, self._step.batch.slots)
+        k, v = _heads_together(k), _heads_together(v)
+        write(self._caches[layer.group], layer.index, k, v, self._step.batch.slots).run()
 
     def produce(self, layer: AttentionLayer, qkv: Tensor, positions: Tensor) -> Tensor:
         """Norm q and k, rotate them, write k and v, in one kernel -> q [T, H, D]. qkv: [T, (H + 2 K) D]."""
@@ -77,11 +86,13 @@ class TritonAttention(AttentionBackend):
         if len({norm.eps for norm in norms}) > 1 or not qkv.is_contiguous():
             return super().produce(layer, qkv, positions)
         assert self._step is not None, "plan() comes before produce()"
+        k_cache, v_cache = self._caches[layer.group].layer(layer.index)
         q_weight, k_weight = (None if norm is None else norm.weight for norm in (layer.q_norm, layer.k_norm))
         return write_qkv(
             qkv,
             torch.empty((len(qkv), layer.heads, layer.head_dim), dtype=qkv.dtype, device=qkv.device),
-            *(part.transpose(1, 2) for part in self._caches[layer.group].layer(layer.index)),
+            k_cache.transpose(1, 2),
+            v_cache.transpose(1, 2),
             self._step.batch.slots,
             positions,
             None if layer.rope is None else layer.rope.cos_sin,
@@ -92,15 +103,43 @@ class TritonAttention(AttentionBackend):
 
     def attend(self, layer: AttentionLayer, q: Tensor) -> Tensor:
         """Causal attention of q, [T, H, D], over the cache -> [T, H, D]."""
-        step, cache = self._step, self._caches[layer.group]
+        step = self._step
         assert step is not None, "plan() comes before attend()"
         q = _heads_together(q)
         out = torch.empty((len(q), layer.heads, layer.head_dim), dtype=q.dtype, device=q.device)
         if step.decodes:
-            decode(out, q, cache, layer, step)
+            self._decode(layer, q, out, step, step.requests).run()
         if step.chunks:
-            prefill(out, q, cache, layer, step)
+            self._prefill(layer, q, out, step, step.longest).run()
         return out
+
+    def prepare(self, layer: AttentionLayer) -> None:
+        """Compile every kernel that ``attend`` may need for a layer of this shape, so that serving never does.
+        Its group's cache must be allocated. Takes seconds, or far less if Triton's cache on disk has them."""
+        device, heads = self.context.device, (layer.heads, layer.head_dim)
+        q = torch.empty((3, *heads), dtype=self.context.dtype, device=device)
+        numbers, slots = (
+            torch.zeros(3, dtype=torch.int32, device=device),
+            torch.zeros(3, dtype=torch.int64, device=device),
+        )
+        decodes = AttentionBatch([1, 1, 1], [1, 1, 1], numbers, numbers, numbers[:, None], slots)
+        mixed = AttentionBatch([1, 2], [1, 2], numbers, numbers, numbers[:, None], slots)
+        launches = [self._decode(layer, q, q, Step(decodes, numbers), requests) for requests in BATCH_SIZES]
+        launches.append(self._decode(layer, q, q, Step(mixed, numbers), 1))
+        launches += [self._prefill(layer, q, q, Step(mixed, numbers), longest) for longest in CONTEXTS]
+        for launch in launches:
+            launch.compile()
+
+    def _decode(self, layer: AttentionLayer, q: Tensor, out: Tensor, step: Step, requests: int) -> Launch:
+        group = layer.heads // layer.kv_heads
+        # Mixed steps are not that sensitive: one set of parameters for them means one kernel less to compile.
+        config = decode_config(layer.head_dim, q.element_size(), group, BATCH_SIZES[-1] if step.chunks else requests)
+        return decode(out, q, self._caches[layer.group], layer, step, config)
+
+    def _prefill(self, layer: AttentionLayer, q: Tensor, out: Tensor, step: Step, longest: int) -> Launch:
+        group, device = layer.heads // layer.kv_heads, device_of(q.device)
+        config = prefill_config(device, layer.head_dim, q.element_size(), group, longest)
+        return prefill(out, q, self._caches[layer.group], layer, step, config)
 
     def copy_pages(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Copy whole pages in every group and layer."""
@@ -113,7 +152,12 @@ class TritonAttention(AttentionBackend):
         if self._starts is None or self._starts[0] != list(starts):
             on_device = torch.tensor(starts, dtype=torch.int32).to(q.device, non_blocking=True)
             self._starts = (list(starts), on_device)
-        return packed(*map(_heads_together, (q, k, v)), *self._starts, scale)
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        if starts[-1] > starts[0]:
+            config = varlen_config(device_of(q.device), q.shape[2], q.element_size())
+            q, k, v = _heads_together(q), _heads_together(k), _heads_together(v)
+            packed(out, q, k, v, *self._starts, scale, config).run()
+        return out
 
     def _zeros(self, requests: int) -> Tensor:
         """Counters that are 0 between launches, one per request and KV head."""

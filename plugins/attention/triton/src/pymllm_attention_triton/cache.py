@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from pymllm.interfaces import AttentionContext, KVGroup
 from torch import Tensor
+
+from pymllm.interfaces import AttentionContext, KVGroup
 
 
 class PagedCache:

@@ -1,4 +1,7 @@
-"""Launch parameters of the kernels, chosen by shape and device. Nothing is tuned while serving."""
+"""Launch parameters of the kernels, chosen by shape and device. Nothing is tuned while serving.
+
+The choices were measured on an H200 (benchmarks/sweep.py).
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,18 @@ class Device:
 
 
 INTERPRETER = Device((0, 0), 1)
+"""A CPU, on which Triton's interpreter runs: few programs with large blocks suit it."""
+
+BATCH_SIZES = (1, 16, 64)
+"""From these numbers of requests on, decode has other parameters."""
+
+CONTEXTS = (1, 1025, 4097)
+"""From these context lengths on, prefill has other parameters."""
 
 
 @lru_cache
 def device_of(device: torch.device) -> Device:
-    """The facts of a device. A CPU, on which Triton's interpreter runs, is one that nothing fits better than
-    few programs with large blocks."""
+    """The facts of a device."""
     if device.type != "cuda":
         return INTERPRETER
     properties = torch.cuda.get_device_properties(device)
@@ -51,30 +60,41 @@ def halves(size: int) -> tuple[int, int]:
     return (whole // 2, rest) if whole > 16 and rest < whole // 2 else (whole, 0)
 
 
-def decode_config(device: Device, head_dim: int, itemsize: int, group: int) -> LaunchConfig:
-    """For :func:`decode_kernel`. group: query heads of a KV head."""
-    row_bytes = padded(head_dim) * itemsize
-    keys = 64 if row_bytes <= 256 else 32
-    return LaunchConfig(padded(group), keys, 4, 3 if row_bytes <= 512 else 2)
+def decode_config(head_dim: int, itemsize: int, group: int, requests: int) -> LaunchConfig:
+    """For :func:`decode_kernel`. group: query heads of a KV head; requests: in the batch.
+
+    A block of keys is 8 KiB: with many requests one warp each reads fastest, with fewer two share the latency.
+    """
+    rows, wide = padded(group), padded(head_dim)
+    keys = max(16, 8192 // (wide * itemsize))
+    many = requests >= BATCH_SIZES[2]
+    if BATCH_SIZES[1] <= requests and not many:
+        keys *= 2
+    return LaunchConfig(rows, keys, max(1 if many else 2, min(8, rows * wide // 2048)), 2)
 
 
 def prefill_config(device: Device, head_dim: int, itemsize: int, group: int, longest: int) -> LaunchConfig:
-    """For :func:`prefill_kernel`. group: query heads of a KV head; longest: new tokens of a request."""
-    wide = padded(head_dim)
+    """For :func:`prefill_kernel`. group: query heads of a KV head; longest: context of a request, in tokens."""
+    wide, least = padded(head_dim), padded(group)
     if device == INTERPRETER:
-        return LaunchConfig(max(64, padded(group)), 64, 4, 1)
+        return LaunchConfig(max(64, least), 64, 4, 1)
     if itemsize == 4:
-        return LaunchConfig(max(16 if wide > 128 else 32, padded(group)), 32, 4, 1)
-    few = longest * group <= 64 or wide > 128
-    rows = max(64 if few else 128, padded(group))
-    if device.capability >= (9, 0):
-        return LaunchConfig(rows, 64, 4 if few else 8, 3 if wide <= 128 else 2)
-    return LaunchConfig(rows, 64 if wide <= 128 else 32, 4, 2)
+        return LaunchConfig(max(16 if wide > 128 else 32, least), 32, 4, 1)
+    if device.capability < (9, 0):
+        return LaunchConfig(max(64, least), 64 if wide <= 128 else 32, 4, 2)
+    if longest < CONTEXTS[1] or wide > 128:
+        return LaunchConfig(max(64, least), 64, 4, 2)
+    if longest < CONTEXTS[2] or wide < 128:
+        return LaunchConfig(max(128, least), 64, 8, 2)
+    return LaunchConfig(max(128, least), 128, 8, 3)
 
 
 def varlen_config(device: Device, head_dim: int, itemsize: int) -> LaunchConfig:
     """For :func:`varlen_kernel`."""
-    return prefill_config(device, sum(halves(head_dim)), itemsize, 1, 1 << 20)
+    size = sum(halves(head_dim))
+    if device.capability < (9, 0) or itemsize == 4 or size > 128:
+        return prefill_config(device, size, itemsize, 1, 1)
+    return LaunchConfig(128, 64, 4, 3) if size < 128 else LaunchConfig(128, 64, 8, 2)
 
 
 def write_rows(device: Device) -> int:

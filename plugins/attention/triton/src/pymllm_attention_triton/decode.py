@@ -5,14 +5,15 @@ of the batch are cut into chunks of one size, chosen on the device so that there
 them; program i works on chunk i. The grid depends on the batch size alone, so a captured graph works for
 any later lengths. The last program of a request to finish merges the parts, always in the same order.
 """
-# mypy: allow-untyped-defs
+# Triton compiles these functions; its parameters have no Python types, and constants are named as such.
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
-from pymllm.layers.kernels.dependent import launch_dependents, wait
 
+from pymllm.layers.kernels.dependent import launch_dependents, wait
 from pymllm_attention_triton.blocks import load_keys, load_values, matmul, page_rows, weigh
 
 
@@ -84,7 +85,8 @@ def decode_kernel(
     Q_STRIDE: tl.constexpr, PAGE: tl.constexpr, PAGE_STRIDE: tl.constexpr, HEAD_STRIDE: tl.constexpr,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, MERGE_ROWS: tl.constexpr, AT_ONCE: tl.constexpr,
     HEAD_DIM: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr, LANES: tl.constexpr,
-    MIXED: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
+    MIXED: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid: (KV_HEADS, target + requests). out: [T, H, HEAD_DIM]; q: [T, H, HEAD_DIM], rows Q_STRIDE apart;
     sums: [chunks, H, D] and peaks: [chunks, H], float32, scratch; counters: [requests, KV_HEADS], zeros."""

@@ -1,28 +1,21 @@
-"""Launches the kernels on tensors. Nothing here waits for the device."""
+"""Launches of the kernels on tensors. Nothing here waits for the device."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 import triton
-from pymllm.interfaces import AttentionBatch, AttentionLayer
-from pymllm.layers.kernels.dependent import launch_options
 from torch import Tensor
 
+from pymllm.interfaces import AttentionBatch, AttentionLayer
+from pymllm.layers.kernels.dependent import launch_options
 from pymllm_attention_triton.cache import PagedCache
-from pymllm_attention_triton.configs import (
-    LaunchConfig,
-    decode_config,
-    device_of,
-    halves,
-    padded,
-    prefill_config,
-    varlen_config,
-    write_rows,
-)
+from pymllm_attention_triton.configs import LaunchConfig, device_of, halves, padded, write_rows
 from pymllm_attention_triton.decode import decode_kernel
 from pymllm_attention_triton.prefill import prefill_kernel
 from pymllm_attention_triton.varlen import varlen_kernel
@@ -33,102 +26,126 @@ LANES = 128
 
 LOG2_E = math.log2(math.e)
 
-MERGED_ELEMENTS = 8192
-"""Elements of the parts that are merged at once."""
+MERGED_ELEMENTS = 2048
+"""Elements of the parts of a request that a warp merges at once."""
 
 PROGRAMS = 4
 """Decode programs that a multiprocessor should have at least, so that enough reads are in flight."""
 
 
+@dataclass(frozen=True)
+class Launch:
+    """A kernel and all that it is launched with."""
+
+    kernel: Any
+    grid: tuple[int, ...]
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+
+    def run(self) -> None:
+        """Launch it, compiling it first if it was not."""
+        self.kernel[self.grid](*self.arguments, **self.options)
+
+    def compile(self) -> None:
+        """Compile it only."""
+        self.kernel.warmup(*self.arguments, grid=self.grid, **self.options)
+
+
 class Step:
     """What a step's launches need of its batch.
 
-    decodes: requests with one new token; chunks: the numbers of new tokens of the others; counters: [at least
-    R * K] int32, zeros.
+    decodes: requests with one new token; chunks: the numbers of new tokens of the others; longest: context of
+    those; counters: [at least R * K] int32, zeros.
     """
 
     def __init__(self, batch: AttentionBatch, counters: Tensor) -> None:
         self.batch = batch
         self.counters = counters
         self.requests = len(batch.query_lens)
-        self.chunks = [] if batch.decode_only else [length for length in batch.query_lens if length > 1]
+        self.chunks: list[int] = []
+        self.longest = 0
+        if not batch.decode_only:
+            self.chunks = [length for length in batch.query_lens if length > 1]
+            lengths = zip(batch.query_lens, batch.context_lens)
+            self.longest = max((context for length, context in lengths if length > 1), default=0)
         self.decodes = self.requests - len(self.chunks)
 
 
 def decode_target(programs: int, kv_heads: int, requests: int) -> int:
-    """Chunks into which all contexts together are cut: enough programs for the device, and two chunks a
+    """Chunks into which all contexts together are cut: enough for that many programs, and two chunks a
     request, so that long and short contexts end together."""
     return max(1, programs // kv_heads, 2 * requests)
 
 
 def decode(
-    out: Tensor, q: Tensor, cache: PagedCache, layer: AttentionLayer, step: Step, config: LaunchConfig | None = None,
-    programs: int = PROGRAMS,
-) -> None:  # fmt: skip
+    out: Tensor, q: Tensor, cache: PagedCache, layer: AttentionLayer, step: Step, config: LaunchConfig,
+    programs: int = PROGRAMS, lanes: int = LANES,
+) -> Launch:  # fmt: skip
     """Attention of the requests with one new token. q, out: [T, H, D]; programs: per multiprocessor, at least."""
-    device = device_of(q.device)
     group, size = layer.heads // layer.kv_heads, layer.head_dim
-    config = config or decode_config(device, size, q.element_size(), group)
-    target = decode_target(device.processors * programs, layer.kv_heads, step.decodes)
+    target = decode_target(device_of(q.device).processors * programs, layer.kv_heads, step.decodes)
     wide, rows = padded(size), triton.next_power_of_2(group)
-    scratch = torch.empty(((target + step.requests) * layer.heads, wide + 1), dtype=torch.float32, device=q.device)
-    sums = scratch.view(-1)
+    items = (target + step.requests) * layer.heads
+    scratch = torch.empty(items * (wide + 1), dtype=torch.float32, device=q.device)
     batch = step.batch
     k_cache, v_cache = cache.layer(layer.index)
-    decode_kernel[(layer.kv_heads, target + step.requests)](
-        out, q, k_cache, v_cache, sums, sums[scratch.shape[0] * wide :], step.counters, batch.page_table,
+    arguments = (
+        out, q, k_cache, v_cache, scratch, scratch[items * wide :], step.counters, batch.page_table,
         batch.context_lens_d, batch.query_starts, layer.scale * LOG2_E, batch.page_table.stride(0), step.requests,
         target, q.stride(0), k_cache.shape[2], cache.page_stride, cache.head_stride, layer.kv_heads, group,
-        config.rows, rows, max(1, MERGED_ELEMENTS // (rows * wide)), size, wide, config.keys, LANES,
-        bool(step.chunks), q.device.type == "cpu", config.stages, num_warps=config.warps, **launch_options(q.device),
+        config.rows, rows, max(1, MERGED_ELEMENTS * config.warps // (rows * wide)), size, wide, config.keys, lanes,
+        bool(step.chunks), q.device.type == "cpu", config.stages,
     )  # fmt: skip
+    return _launch(decode_kernel, (layer.kv_heads, target + step.requests), arguments, q.device, config)
 
 
 def prefill(
-    out: Tensor, q: Tensor, cache: PagedCache, layer: AttentionLayer, step: Step, config: LaunchConfig | None = None
-) -> None:
+    out: Tensor, q: Tensor, cache: PagedCache, layer: AttentionLayer, step: Step, config: LaunchConfig
+) -> Launch:
     """Attention of the requests with several new tokens. q, out: [T, H, D]."""
     group, size = layer.heads // layer.kv_heads, layer.head_dim
-    config = config or prefill_config(device_of(q.device), size, q.element_size(), group, max(step.chunks))
     tokens = config.rows // group
     blocks = sum(-(-length // tokens) for length in step.chunks)
     batch = step.batch
     k_cache, v_cache = cache.layer(layer.index)
-    prefill_kernel[(layer.kv_heads, blocks)](
+    arguments = (
         out, q, k_cache, v_cache, batch.page_table, batch.context_lens_d, batch.query_starts, layer.scale * LOG2_E,
         batch.page_table.stride(0), step.requests, q.stride(0), k_cache.shape[2], cache.page_stride,
         cache.head_stride, layer.kv_heads, group, size, padded(size), config.rows, config.keys, LANES,
-        q.device.type == "cpu", config.stages, num_warps=config.warps, **launch_options(q.device),
+        q.device.type == "cpu", config.stages,
     )  # fmt: skip
+    return _launch(prefill_kernel, (layer.kv_heads, blocks), arguments, q.device, config)
 
 
 def packed(
-    q: Tensor, k: Tensor, v: Tensor, starts: Sequence[int], on_device: Tensor, scale: float,
-    config: LaunchConfig | None = None,
-) -> Tensor:  # fmt: skip
-    """Attention inside each sequence. q: [T, H, D]; k, v: [T, K, D]; starts: their bounds, on the host and on
-    the device -> [T, H, D]."""
+    out: Tensor, q: Tensor, k: Tensor, v: Tensor, starts: Sequence[int], on_device: Tensor, scale: float,
+    config: LaunchConfig,
+) -> Launch:  # fmt: skip
+    """Attention inside each sequence. out, q: [T, H, D]; k, v: [T, K, D]; starts: bounds of the sequences, at
+    least one of them not empty, on the host and on the device."""
     heads, size = q.shape[1:]
-    config = config or varlen_config(device_of(q.device), size, q.element_size())
-    main, rest = halves(size)
     blocks = sum(-(-(end - start) // config.rows) for start, end in pairwise(starts))
-    out = torch.empty((len(q), heads, size), dtype=q.dtype, device=q.device)
-    if blocks:
-        varlen_kernel[(blocks, heads)](
-            out, q, k, v, on_device, scale * LOG2_E, len(starts) - 1, q.stride(0), k.stride(0), v.stride(0), heads,
-            heads // k.shape[1], size, main, rest, config.rows, config.keys, LANES, q.device.type == "cpu",
-            config.stages, num_warps=config.warps, **launch_options(q.device),
-        )  # fmt: skip
-    return out
-
-
-def write(cache: PagedCache, index: int, k: Tensor, v: Tensor, slots: Tensor) -> None:
-    """Store k and v, [T, K, D] each, in slots [T] of a layer."""
-    k, v = (x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous() for x in (k, v))
-    kv_heads, size = k.shape[1:]
-    k_cache, v_cache = cache.layer(index)
-    rows = write_rows(device_of(k.device))
-    write_kernel[(-(-len(slots) * kv_heads // rows),)](
-        k_cache, v_cache, k, v, slots, len(slots), k.stride(0), v.stride(0), k_cache.shape[2], cache.page_stride,
-        cache.head_stride, kv_heads, size, padded(size), rows, num_warps=4,
+    arguments = (
+        out, q, k, v, on_device, scale * LOG2_E, len(starts) - 1, q.stride(0), k.stride(0), v.stride(0), heads,
+        heads // k.shape[1], size, *halves(size), config.rows, config.keys, LANES, q.device.type == "cpu",
+        config.stages,
     )  # fmt: skip
+    return _launch(varlen_kernel, (blocks, heads), arguments, q.device, config)
+
+
+def write(cache: PagedCache, index: int, k: Tensor, v: Tensor, slots: Tensor) -> Launch:
+    """Store k and v, [T, K, D] each, in slots [T] of a layer."""
+    kv_heads, size = k.shape[1:]
+    rows = write_rows(device_of(k.device))
+    k_cache, v_cache = cache.layer(index)
+    arguments = (
+        k_cache, v_cache, k, v, slots, len(slots), k.stride(0), v.stride(0), k_cache.shape[2], cache.page_stride,
+        cache.head_stride, kv_heads, size, padded(size), rows,
+    )  # fmt: skip
+    return Launch(write_kernel, (-(-len(slots) * kv_heads // rows),), arguments, {"num_warps": 4})
+
+
+def _launch(
+    kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], device: torch.device, config: LaunchConfig
+) -> Launch:
+    return Launch(kernel, grid, arguments, {"num_warps": config.warps, **launch_options(device)})

@@ -4,14 +4,15 @@ A program takes a block of new tokens of one request and all query heads of one 
 (token, head) pairs. Blocks of keys that every row sees are read without masks; the rest, at most the
 block's own span, with them.
 """
-# mypy: allow-untyped-defs
+# Triton compiles these functions; its parameters have no Python types, and constants are named as such.
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
-from pymllm.layers.kernels.dependent import launch_dependents, wait
 
+from pymllm.layers.kernels.dependent import launch_dependents, wait
 from pymllm_attention_triton.blocks import find_block, load_keys, load_values, matmul, page_rows, weigh
 
 
@@ -20,7 +21,8 @@ def prefill_kernel(
     out, q, k_cache, v_cache, table, contexts, starts, scale, table_stride, requests,
     Q_STRIDE: tl.constexpr, PAGE: tl.constexpr, PAGE_STRIDE: tl.constexpr, HEAD_STRIDE: tl.constexpr,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LANES: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LANES: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid: (KV_HEADS, at least the number of blocks). Requests with one new token are left out.
     out: [T, H, HEAD_DIM]; q: [T, H, HEAD_DIM], rows Q_STRIDE apart."""

@@ -26,6 +26,7 @@ def probe(device: torch.device) -> str | None:
 
 def probe_error(device: torch.device, dtype: torch.dtype) -> float:
     """Largest error of a small packed attention. Raises whatever Triton raises."""
+    from pymllm_attention_triton.configs import device_of, varlen_config
     from pymllm_attention_triton.launch import packed
 
     generator = torch.Generator().manual_seed(0)
@@ -34,5 +35,8 @@ def probe_error(device: torch.device, dtype: torch.dtype) -> float:
     parts = [(q[a:b].transpose(0, 1), k[a:b].transpose(0, 1), v[a:b].transpose(0, 1)) for a, b in ((0, 4), (4, 9))]
     expected = torch.cat([((x @ y.transpose(1, 2) / 4).softmax(-1) @ z).transpose(0, 1) for x, y, z in parts])
     on_device = torch.tensor(starts, dtype=torch.int32, device=device)
-    found = packed(*(x.to(device, dtype) for x in (q, k, v)), starts, on_device, 0.25)
+    q, k, v = (x.to(device, dtype) for x in (q, k, v))
+    found = torch.empty_like(q)
+    config = varlen_config(device_of(device), q.shape[2], q.element_size())
+    packed(found, q, k, v, starts, on_device, 0.25, config).run()
     return float((found.cpu().double() - expected).abs().max())

@@ -2,14 +2,15 @@
 
 A head size such as 72 is computed as 64 + 16 columns instead of being padded to 128.
 """
-# mypy: allow-untyped-defs
+# Triton compiles these functions; its parameters have no Python types, and constants are named as such.
+# mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
-from pymllm.layers.kernels.dependent import launch_dependents, wait
 
+from pymllm.layers.kernels.dependent import launch_dependents, wait
 from pymllm_attention_triton.blocks import find_block, load_rows, matmul, weigh
 
 
@@ -18,7 +19,8 @@ def varlen_kernel(
     out, q, k, v, starts, scale, sequences,
     Q_STRIDE: tl.constexpr, K_STRIDE: tl.constexpr, V_STRIDE: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr, MAIN: tl.constexpr, REST: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LANES: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LANES: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid: (at least the number of blocks, HEADS). out: [T, H, HEAD_DIM]; q: [T, H, HEAD_DIM];
     k, v: [T, H / GROUP, HEAD_DIM], rows their STRIDE apart; starts: [sequences + 1]. The head size is computed

@@ -1,0 +1,15 @@
+"""Which padded sizes are captured: close together, so that little is computed in vain."""
+
+from __future__ import annotations
+
+
+def decode_sizes(most: int) -> list[int]:
+    """Rows of a decode step, up to ``most``."""
+    sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 257, 16), *range(288, 1025, 32)]
+    return sorted({min(size, most) for size in sizes})
+
+
+def prefill_sizes(most: int) -> list[int]:
+    """Tokens of a step with prefill chunks, up to ``most``: at most a third more than are needed, past 64."""
+    sizes = [64, 96, 128, 192, 256, 384, 512, 640, 768, *range(1024, 2048, 256), *range(2048, 8193, 512)]
+    return [size for size in sizes if size <= most]

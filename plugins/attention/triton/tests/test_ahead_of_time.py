@@ -1,0 +1,82 @@
+"""All kernels compile for Jetson Orin (sm_87) and Hopper (sm_90) with the launch parameters chosen there, and fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from pymllm_attention_triton.configs import (
+    BATCH_SIZES,
+    CONTEXTS,
+    Device,
+    LaunchConfig,
+    decode_config,
+    halves,
+    padded,
+    prefill_config,
+    varlen_config,
+)
+from pymllm_attention_triton.decode import decode_kernel
+from pymllm_attention_triton.prefill import prefill_kernel
+from pymllm_attention_triton.varlen import varlen_kernel
+from pymllm_attention_triton.write import write_kernel
+
+DEVICES = {87: Device((8, 7), 16), 90: Device((9, 0), 132)}
+SHARED_MEMORY = {87: 163 * 1024, 90: 227 * 1024}
+"""Bytes that one program may have (CUDA programming guide, technical specifications per compute capability)."""
+
+NAMES = {torch.bfloat16: "bf16", torch.float32: "fp32"}
+WORDS = {"counters": "*i32", "table": "*i32", "contexts": "*i32", "starts": "*i32", "slots": "*i64", "scale": "fp32"}
+NUMBERS = ("table_stride", "requests", "target", "sequences", "tokens")
+SHAPES = [(128, 2, torch.bfloat16), (256, 8, torch.bfloat16), (72, 1, torch.bfloat16), (256, 2, torch.float32)]
+
+
+def shared_memory(
+    kernel: Any, capability: int, dtype: torch.dtype, config: LaunchConfig, constants: dict[str, Any]
+) -> int:
+    """Compile as a launch with aligned tensors would; bytes of shared memory."""
+    constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
+    signature, attributes = {}, {}
+    for i, name in enumerate(kernel.arg_names):
+        if name in constants:
+            signature[name] = "constexpr"
+        elif name in NUMBERS:
+            signature[name] = "i32"
+        elif name in WORDS:
+            signature[name] = WORDS[name]
+        else:
+            signature[name] = "*fp32" if name in ("sums", "peaks") else f"*{NAMES[dtype]}"
+            attributes[(i,)] = [["tt.divisibility", 16]]
+    places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+    source = ASTSource(kernel, signature, places, attributes)
+    compiled = triton.compile(source, GPUTarget("cuda", capability, 32), {"num_warps": config.warps})
+    assert f"sm_{capability}" in compiled.asm["ptx"]
+    return int(compiled.metadata.shared)
+
+
+@pytest.mark.parametrize("capability", DEVICES)
+@pytest.mark.parametrize("size,group,dtype", SHAPES, ids=str)
+def test_all_kernels_fit(capability: int, size: int, group: int, dtype: torch.dtype) -> None:
+    device, wide, rows = DEVICES[capability], padded(size), triton.next_power_of_2(group)
+    kv_heads, page, itemsize = 8, 16, dtype.itemsize
+    main, rest = halves(size)
+    shared = {
+        "Q_STRIDE": (group + 2) * kv_heads * size, "K_STRIDE": (group + 2) * kv_heads * size,
+        "V_STRIDE": (group + 2) * kv_heads * size, "PAGE": page, "PAGE_STRIDE": kv_heads * 2 * page * size,
+        "HEAD_STRIDE": 2 * page * size, "KV_HEADS": kv_heads, "HEADS": kv_heads * group, "GROUP": group,
+        "MERGE_ROWS": rows, "AT_ONCE": max(1, 2048 // (rows * wide)), "HEAD_DIM": size, "D": wide, "MAIN": main,
+        "REST": rest, "LANES": 128, "MIXED": True, "WIDE": False, "PDL": False,
+    }  # fmt: skip
+    launches = [(decode_kernel, decode_config(size, itemsize, group, requests)) for requests in BATCH_SIZES]
+    launches += [(prefill_kernel, prefill_config(device, size, itemsize, group, longest)) for longest in CONTEXTS]
+    launches.append((varlen_kernel, varlen_config(device, size, itemsize)))
+    launches.append((write_kernel, LaunchConfig(16, 16, 4, 1)))
+    for kernel, config in dict.fromkeys(launches):
+        constants = {"ROWS": config.rows, "BLOCK_M": config.rows, "BLOCK_N": config.keys, "STAGES": config.stages}
+        used = shared_memory(kernel, capability, dtype, config, {**shared, **constants})
+        assert used <= SHARED_MEMORY[capability], f"{kernel.__name__} with {config} needs {used} bytes"

@@ -1,0 +1,23 @@
+"""The kernels compute what the contract says, without a GPU: through Triton's interpreter, at small shapes.
+
+Triton decides when it is imported whether it interprets, so this takes a process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+LONG = ("many_decodes", "long_prompt", "keep_their_precision", "alone_as_in", "norms_rotates")
+
+
+def test_the_conformance_kit_passes() -> None:
+    file = Path(__file__).with_name("interpreted_conformance.py")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(file)]
+    short = " and ".join(f"not {name}" for name in LONG)
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    result = subprocess.run([*command, "-k", short], env=environment, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-2000:]
+    assert " passed" in result.stdout

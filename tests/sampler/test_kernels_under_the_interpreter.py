@@ -1,0 +1,23 @@
+"""Runs the kernels' tests under Triton's interpreter, which must be chosen before Triton is imported."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="is the child")
+def test_kernels_under_the_interpreter():
+    here = Path(__file__).parent
+    files = ["test_kernels_choose_as_torch_does.py", "test_device_counts_penalize_as_the_host_does.py"]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *(str(here / name) for name in files)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=here.parents[1], timeout=300)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout or "100%" in done.stdout
