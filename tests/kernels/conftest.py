@@ -24,7 +24,8 @@ def interpreted() -> Callable[[str], ModuleType]:
     before = os.environ.get("TRITON_INTERPRET")
     os.environ["TRITON_INTERPRET"] = "1"
     modules = {
-        name: importlib.import_module(PACKAGE + name) for name in ("gemv_triton", "dot_triton", "rows_triton", "qkv_triton")
+        name: importlib.import_module(PACKAGE + name)
+        for name in ("gemv_triton", "dot_triton", "rows_triton", "qkv_triton")
     }
     if before is None:
         del os.environ["TRITON_INTERPRET"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -18,6 +19,7 @@ import pytest
 from pymllm import SamplingParams
 from pymllm.cli import main
 from pymllm.cli.chat_loop import read_message
+from pymllm.cli.chat_session import Footer
 
 SMALL = ["engine.max_total_tokens=4096", "model.dtype=float32"]
 GREEDY = "/set temperature=0\n/set max_tokens=8\n/set ignore_eos=true\n"
@@ -96,7 +98,9 @@ def test_the_commands(chat, expect, tmp_path):
     status, out, err = chat(typed)
     hello, again = expect("hello")[0], expect("again", "/slash", system="be brief")
     assert (status, out) == (0, "".join(text + "\n" for text in (hello, hello, *again)))
-    assert json.loads(file.read_text())["messages"] == [
+    saved = json.loads(file.read_text())
+    assert saved["model"] == "tiny-qwen3"  # as a server would call it, not the path
+    assert saved["messages"] == [
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": "hello"},
         {"role": "assistant", "content": hello},
@@ -127,6 +131,11 @@ def test_mistakes_are_answered_and_the_chat_goes_on(chat, expect, tmp_path):
     for sentence in mistakes.values():
         assert sentence in err
     assert (tmp_path / "there").read_text() == "precious"
+
+
+def test_an_answer_that_was_stopped_at_once_has_no_times():
+    assert str(Footer()) == "0 tokens"
+    assert str(Footer(tokens=3, first=0.5, seconds=1.0)) == "3 tokens, 2.0 tok/s, first after 0.50 s"
 
 
 @pytest.mark.parametrize(
@@ -195,9 +204,11 @@ class Pty:
         os.write(self.main, text.encode())
 
     def wait_for(self, *texts, seconds=60):
-        """Read until all texts were shown since the last call."""
+        """Read until all texts were shown since the last call, in this order: a line that is typed shows its
+        prompt again, but only the prompt after an answer is ready for a key."""
         end = time.monotonic() + seconds
-        while not all(text in self.seen for text in texts):
+        order = re.compile(".*".join(map(re.escape, texts)), re.DOTALL)
+        while not order.search(self.seen):
             ready, _, _ = select.select([self.main], [], [], max(0, end - time.monotonic()))
             assert ready, f"{texts} did not appear in {self.seen!r}"
             self.seen += os.read(self.main, 65536).decode(errors="replace")

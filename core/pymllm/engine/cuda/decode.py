@@ -10,18 +10,19 @@ import torch
 from torch import Tensor
 
 from pymllm.engine.batch import sample_row
+from pymllm.engine.cuda.alias import alias
 from pymllm.engine.cuda.prepare import prepare_decode
 from pymllm.engine.cuda.staging import StagedRows
 from pymllm.engine.cuda.tables import PageTables
-from pymllm.engine.fast_parameters import fast_parameters
+from pymllm.engine.fast_parameters import fast_seeds
 from pymllm.engine.kernels.sample import FastSampler
 from pymllm.engine.plan import StepItem
 from pymllm.engine.sampling_batch import SampleRow
 from pymllm.interfaces.attention import AttentionBackend, AttentionBatch
 from pymllm.interfaces.model import ForwardBatch, Model
 
-TOKEN, SLOT, POSITION, SLOPE, NUMBER = range(5)
-"""Rows of the staged inputs; the last two hold float32 and float64."""
+TOKEN, SLOT, POSITION, SLOPE, SEED, ANSWER_INDEX = range(6)
+"""Rows of the staged inputs. SLOPE holds float32; the last two are what the row's random number comes from."""
 
 
 class DecodeGraphs:
@@ -47,7 +48,7 @@ class DecodeGraphs:
         self._last_tokens = last_tokens
         self.sizes = sizes
         device, most = attention.context.device, sizes[-1]
-        self._inputs = StagedRows(5, most, device)
+        self._inputs = StagedRows(6, most, device)
         self._token_ids = torch.zeros(most, dtype=torch.int64, device=device)
         self._slots = torch.zeros(most, dtype=torch.int64, device=device)
         self._context_lens = torch.ones(most, dtype=torch.int32, device=device)
@@ -75,7 +76,7 @@ class DecodeGraphs:
             torch.cuda.current_stream().synchronize()
             graph = torch.cuda.CUDAGraph()
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-            self._logits[size] = self._step(size)
+            self._logits[size] = alias(self._step(size))
             graph.capture_end()
             self._graphs[size] = graph
             report(size)
@@ -109,12 +110,12 @@ class DecodeGraphs:
             batch = self._batches[size]
             batch.context_lens = [position + 1 for position in positions] + [1] * (size - count)
         host[SLOPE, :size] = 0
-        parameters = fast_parameters(rows) if rows else None
-        if parameters is not None:
-            host[SLOPE].view(np.float32)[:count] = parameters[0]
-            host[NUMBER].view(np.float64)[:count] = parameters[1]
+        seeds = fast_seeds(rows) if rows else None
+        if seeds is not None:
+            host[SLOPE].view(np.float32)[:count] = seeds[0]
+            host[SEED].view(np.uint64)[:count], host[ANSWER_INDEX].view(np.uint64)[:count] = seeds[1:]
         self._inputs.send()
-        return parameters is not None
+        return seeds is not None
 
     def _step(self, size: int) -> Tensor:
         """The whole step on the device; returns the logits."""
@@ -138,7 +139,7 @@ class DecodeGraphs:
         logits = self._model.logits(self._model(batch))
         tokens, valid = self._results[0, :size], self._results[1, :size]
         slope = inputs[SLOPE].view(torch.float32)[:size]
-        self._sampler(logits, slope, inputs[NUMBER, :size].view(torch.float64), tokens, valid)
+        self._sampler.seeded(logits, slope, inputs[SEED, :size], inputs[ANSWER_INDEX, :size], tokens, valid)
         self._last_tokens.index_copy_(0, inputs[SLOT, :size], tokens)
         return logits
 

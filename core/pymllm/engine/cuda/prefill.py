@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pymllm.engine.cuda.alias import alias
 from pymllm.engine.cuda.segments import Segments, attention_interrupts
 from pymllm.interfaces.attention import AttentionBackend, AttentionBatch
 from pymllm.interfaces.model import ForwardBatch, Model
@@ -40,7 +41,7 @@ class PrefillGraphs:
             segments = Segments(pool)
             with attention_interrupts(self._model, segments), segments.capture():
                 hidden = self._model(batch)
-            self._segments[size] = (segments, hidden)
+            self._segments[size] = (segments, alias(hidden))
             report(size)
 
     def forward(self, batch: ForwardBatch, *, replay: bool) -> Tensor:

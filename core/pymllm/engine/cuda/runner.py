@@ -17,7 +17,7 @@ from pymllm.engine.cuda.prefill import PrefillGraphs
 from pymllm.engine.cuda.sizes import decode_sizes, prefill_sizes
 from pymllm.engine.cuda.staging import Answer, to_device
 from pymllm.engine.cuda.tables import PageTables
-from pymllm.engine.fast_parameters import fast_parameters
+from pymllm.engine.fast_parameters import fast_seeds
 from pymllm.engine.kernels.sample import FastSampler
 from pymllm.engine.messages import TokenLogprobs
 from pymllm.engine.plan import ItemResult, StepItem, StepPlan
@@ -111,20 +111,20 @@ class CudaRunner:
 
     def _launch_mixed(self, plan: StepPlan) -> Callable[[], list[ItemResult]]:
         rows = [sample_row(item) for item in plan.items if item.samples]
-        parameters = fast_parameters(rows) if rows else None
+        seeds = fast_seeds(rows) if rows else None
         static = self._prefill.static_inputs(plan.tokens)
         page_size = self._attention.context.page_size
-        inputs = mixed_inputs(plan, page_size, self._device, static, parameters)
+        inputs = mixed_inputs(plan, page_size, self._device, static, seeds)
         self._fill_in_last_tokens(plan, inputs.batch.token_ids)
         hidden = self._prefill.forward(inputs.batch, replay=static is not None)
         extras = self._what_prefills_bring(plan, hidden)
         if not rows:
             return lambda: _with_extras([ItemResult() for _ in plan.items], extras)
         logits = self._model.logits(hidden.index_select(0, inputs.batch.logit_rows))
-        if inputs.slope is None or inputs.number is None:
+        if inputs.seeds is None:
             return self._sample(plan.items, logits, rows, extras)
         results = torch.empty(2, len(rows), dtype=torch.int64, device=self._device)
-        self._sampler(logits, inputs.slope, inputs.number, results[0], results[1])
+        self._sampler.seeded(logits, *inputs.seeds, results[0], results[1])
         self._last_tokens.index_copy_(0, inputs.sample_slots.to(torch.int64), results[0])
         answer = Answer(results)
         return lambda: _with_extras(_spread(plan.items, _plain_results(answer)), extras)

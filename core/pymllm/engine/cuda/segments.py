@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pymllm.engine.cuda.alias import alias
 from pymllm.interfaces.attention import AttentionBackend, AttentionLayer
 from pymllm.layers.attention import Attention
 
@@ -68,7 +69,7 @@ class _Interrupting:
     def forward(self, layer: AttentionLayer, qkv: Tensor, positions: Tensor) -> Tensor:
         q = self._backend.produce(layer, qkv, positions)
         out = torch.empty_like(q)
-        queries, answers = _alias(q), _alias(out)
+        queries, answers = alias(q), alias(out)
 
         def attend() -> None:
             real = self._segments.tokens
@@ -76,22 +77,6 @@ class _Interrupting:
 
         self._segments.interrupt(attend)
         return out.view(-1, layer.heads * layer.head_dim)
-
-
-class _Memory:
-    """Describes a tensor's memory without owning it (the CUDA array interface, version 3)."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        kind = {2: "<i2", 4: "<i4"}[tensor.element_size()]
-        self.__cuda_array_interface__ = {
-            "shape": tuple(tensor.shape), "typestr": kind, "data": (tensor.data_ptr(), False), "version": 3,
-        }  # fmt: skip
-
-
-def _alias(tensor: Tensor) -> Tensor:
-    """A tensor over the same memory that does not keep it. The graphs' pool may thus give the memory to what is
-    captured later, which is replayed later too; holding on to it in every layer of every size would cost gigabytes."""
-    return torch.as_tensor(_Memory(tensor), device=tensor.device).view(tensor.dtype)
 
 
 @contextmanager

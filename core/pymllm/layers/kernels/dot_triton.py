@@ -115,7 +115,8 @@ def launch_dot(
     height = max(16, triton.next_power_of_2(rows))
     parts = None
     if tiling.split > 1:
-        assert counters is not None and len(counters) >= blocks, "a sum that is cut needs counters"
+        assert counters is not None, "a sum that is cut needs counters"
+        assert len(counters) >= blocks, "one for each block"
         parts = torch.empty(tiling.split * blocks * tiling.block_n * height, device=x.device)
     dot_kernel[(blocks, tiling.split)](
         x,

@@ -31,8 +31,9 @@ def write_qkv(
 
     Arithmetic is float32, rounded once at the end. On a GPU it is one kernel that may be captured in a graph.
     """
-    assert qkv.is_contiguous() and q_out.is_contiguous(), "qkv and q_out are contiguous"
-    assert k_cache.stride(3) == 1 and v_cache.stride(3) == 1, "a head's components lie side by side"
+    assert qkv.is_contiguous(), "qkv is contiguous"
+    assert q_out.is_contiguous(), "q_out is contiguous"
+    assert k_cache.stride(3) == v_cache.stride(3) == 1, "a head's components lie side by side"
     arguments = (qkv, q_out, k_cache, v_cache, slots, positions, cos_sin, q_weight, k_weight, eps)
     if has_kernels(qkv.device):
         from pymllm.layers.kernels.qkv_triton import launch

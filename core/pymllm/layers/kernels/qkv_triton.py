@@ -11,7 +11,16 @@ from pymllm.layers.kernels.dependent import launch_dependents, launch_options, w
 
 @triton.jit
 def _turned(
-    source, weight, cos, sin, live, eps, D: tl.constexpr, HALF: tl.constexpr, BLOCK_HALF: tl.constexpr, BLOCK_REST: tl.constexpr
+    source,
+    weight,
+    cos,
+    sin,
+    live,
+    eps,
+    D: tl.constexpr,
+    HALF: tl.constexpr,
+    BLOCK_HALF: tl.constexpr,
+    BLOCK_REST: tl.constexpr,
 ):
     """Heads [TOKENS, D] in three parts: the two halves that are rotated, normed and rotated, and the rest, normed."""
     d = tl.arange(0, BLOCK_HALF)
@@ -31,7 +40,9 @@ def _turned(
 
 
 @triton.jit
-def _put(target, a, b, rest, live, D: tl.constexpr, HALF: tl.constexpr, BLOCK_HALF: tl.constexpr, BLOCK_REST: tl.constexpr):
+def _put(
+    target, a, b, rest, live, D: tl.constexpr, HALF: tl.constexpr, BLOCK_HALF: tl.constexpr, BLOCK_REST: tl.constexpr
+):
     """The inverse of the cut; target: [TOKENS] pointers."""
     d = tl.arange(0, BLOCK_HALF)
     r = 2 * HALF + tl.arange(0, BLOCK_REST)
@@ -82,9 +93,10 @@ def write_qkv_kernel(
     d = tl.arange(0, BLOCK_HALF)
     cos = tl.full([TOKENS, BLOCK_HALF], 1.0, tl.float32)
     sin = tl.zeros([TOKENS, BLOCK_HALF], tl.float32)
-    if head < H + K:
-        if cos_sin is not None:
-            angle = cos_sin + tl.load(positions + token, mask=live, other=0).to(tl.int64)[:, None] * (2 * HALF) + d[None, :]
+    if cos_sin is not None:  # noqa: SIM102
+        if head < H + K:
+            position = tl.load(positions + token, mask=live, other=0).to(tl.int64)
+            angle = cos_sin + position[:, None] * (2 * HALF) + d[None, :]
             inside = live[:, None] & (d < HALF)[None, :]
             cos = tl.load(angle, mask=inside, other=1.0)
             sin = tl.load(angle + HALF, mask=inside, other=0.0)

@@ -14,7 +14,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
     The quotient is computed in float32 and rounded to x's dtype before it is multiplied, as transformers does.
     """
-    if not has_kernels(x.device):
+    if not x.is_cuda or not has_kernels(x.device):
         return F.rms_norm(x.float(), weight.shape, None, eps).to(x.dtype) * weight
     from pymllm.layers.kernels.rows_triton import launch_rms_norm
 
@@ -27,7 +27,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def silu_and_mul(gate_up: Tensor) -> Tensor:
     """silu(gate) * up (SwiGLU, Shazeer 2020, eq. 6): [T, 2 I], gate then up -> [T, I]."""
-    if not has_kernels(gate_up.device):
+    if not gate_up.is_cuda or not has_kernels(gate_up.device):
         gate, up = gate_up.chunk(2, dim=-1)
         return F.silu(gate).mul_(up)
     from pymllm.layers.kernels.rows_triton import launch_silu_and_mul

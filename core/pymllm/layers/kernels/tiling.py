@@ -19,7 +19,8 @@ MOST_ROWS = 64
 @dataclass(frozen=True)
 class Tiling:
     """kernel: "library" (cuBLAS; norm, activation and residual around it are kernels of their own), for one row "gemv"
-    or "resident" of :mod:`pymllm.layers.kernels.gemv_triton`, for more "dot" of :mod:`~pymllm.layers.kernels.dot_triton`.
+    or "resident" of :mod:`~pymllm.layers.kernels.gemv_triton`, for more "dot" of
+    :mod:`~pymllm.layers.kernels.dot_triton`.
     block_n: outputs of a program at a time (dot: rows of W). block_k: terms of the sum at a time. warps: of a program.
     stages: of loads in flight, split: programs that share a sum (dot). programs: at most, on the device (resident).
     """
@@ -86,9 +87,7 @@ def _gemv(product: Product, gpu: GPU) -> Tiling:
     return Tiling("gemv", block_n, block_k, warps=block_k // 256)
 
 
-def dot_tiling(
-    product: Product, rows: int, gpu: GPU, *, block_k: int = 128, stages: int = 4, waves: int = 1
-) -> Tiling:
+def dot_tiling(product: Product, rows: int, gpu: GPU, *, block_k: int = 128, stages: int = 4, waves: int = 1) -> Tiling:
     """A tiling for tensor cores with as many stages as fit, split so that the device is full that many times over."""
     block_n = 64
     steps = -(-product.in_features // block_k)

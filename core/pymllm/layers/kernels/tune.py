@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -96,7 +97,7 @@ def graph_seconds(work: Callable[[], object], replays: int = 9) -> float:
         graph.replay()
         mark.record()
     torch.cuda.synchronize()
-    return statistics.median(a.elapsed_time(b) for a, b in zip(marks, marks[1:])) / 1e3
+    return statistics.median(a.elapsed_time(b) for a, b in pairwise(marks)) / 1e3
 
 
 def tune(

@@ -234,9 +234,9 @@ class PackedPrefill(PagedKernel):
 
 
 def _rows(cache: Tensor, slots: Tensor) -> Tensor:
-    """The slots of a layer's keys or values, [T, K, D]; copied 16 bytes at a time."""
-    rows = cache.view(-1, cache.shape[2] * cache.shape[3]).view(torch.complex128)
-    return rows.index_select(0, slots).view(cache.dtype).view(-1, cache.shape[2], cache.shape[3])
+    """The slots of a layer's keys or values, [T, K, D]."""
+    heads, size = cache.shape[2:]
+    return cache.view(-1, heads * size).index_select(0, slots).view(-1, heads, size)
 
 
 def dependent_launch(device: torch.device) -> bool:

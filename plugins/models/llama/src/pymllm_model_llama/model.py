@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from pymllm.layers import BuildContext, DecoderConfig, DenseModel, RMSNorm, Rope, optional
 from torch import Tensor, nn
+
+from pymllm.layers import BuildContext, DecoderConfig, DenseModel, RMSNorm, Rope, optional
 
 
 class LlamaAttention(nn.Module):

@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from pymllm.layers import BuildContext, DecoderConfig, DenseModel, RMSNorm, Rope, optional
 from torch import Tensor, nn
+
+from pymllm.layers import BuildContext, DecoderConfig, DenseModel, RMSNorm, Rope, optional
 
 
 class Qwen3Attention(nn.Module):
-    """Grouped-query attention with q and k norms and rotary positions, on the residual stream: h [T, C] -> h + attention(norm(h))."""
+    """Grouped-query attention with q and k norms and rotary positions, on the residual stream:
+    h [T, C] -> h + attention(norm(h))."""
 
     def __init__(self, context: BuildContext, rope: Rope, *, sizes: DecoderConfig, bias: bool) -> None:
         super().__init__()
