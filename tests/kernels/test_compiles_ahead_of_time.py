@@ -88,3 +88,17 @@ def test_compiles(name: str, capability: int) -> None:
     assert f".target sm_{capability}" in compiled.asm["ptx"]
     assert ("griddepcontrol.wait" in compiled.asm["ptx"]) == (capability >= 90)
     assert compiled.asm["cubin"]
+
+
+def test_the_cache_may_be_float8_on_hopper() -> None:
+    arguments = {**QKV, "k_cache": "*fp8e4nv", "v_cache": "*fp8e4nv", "cos_sin": F32, "k_weight": BF16}
+    constants = {"H": 4, "K": 2, "D": 128, "HALF": 64, "BLOCK_HALF": 64, "BLOCK_REST": 1, "TOKENS": 1, "PDL": True}
+    from pymllm.layers.kernels.qkv_triton import write_qkv_kernel as function
+
+    source = ASTSource(
+        function,
+        {key: arguments.get(key, "constexpr") for key in function.arg_names},
+        {(index,): constants.get(key) for index, key in enumerate(function.arg_names) if key not in arguments},
+    )
+    compiled = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 1})
+    assert "e4m3x2" in compiled.asm["ptx"]

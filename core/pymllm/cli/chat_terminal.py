@@ -16,7 +16,7 @@ class Terminal(ABC):
     def read(self, continued: bool) -> str:
         """The next line that is typed. Raises EOFError at the end, KeyboardInterrupt for Ctrl-C."""
 
-    def begin_answer(self) -> None:  # noqa: B027 (most have nothing to do)
+    def begin_answer(self) -> None:
         """An answer is about to come."""
 
     @abstractmethod

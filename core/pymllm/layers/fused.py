@@ -55,9 +55,9 @@ class FusedProducts:
         )
 
     def onto(self, x: Tensor, h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """x: [T, K], h: [T, N] -> h plus the product of x, in h's memory."""
+        """x: [T, K], h: [T, N] -> h plus the product of x; h is overwritten with it, if contiguous."""
         tiling = self._tiling("onto", x, weight)
-        return product(tiling, x, weight, bias=bias, residual=h, counters=self._counters)
+        return product(tiling, x, weight, bias=bias, residual=h.contiguous(), counters=self._counters)
 
     def _tiling(self, operation: Operation, x: Tensor, weight: Tensor) -> Tiling:
         rows = len(x)

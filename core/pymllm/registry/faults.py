@@ -10,7 +10,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from pymllm.registry.discovery import PluginInfo, normalized
 
 
-class Fault(Exception):  # noqa: N818  (a fault of a plugin, always turned into a PluginError)
+class Fault(Exception):
     """Why a plugin cannot be used: ``cause`` (a verb phrase) and ``cure`` (an imperative)."""
 
     def __init__(self, cause: str, cure: str) -> None:

@@ -103,19 +103,19 @@ def write_qkv_kernel(
 
     if head < H:
         a, b, rest = _turned(source, q_weight, cos, sin, live, eps, D, HALF, BLOCK_HALF, BLOCK_REST)
-        target = q_out + (token.to(tl.int64) * H + head) * D
-        _put(target, a, b, rest, live, D, HALF, BLOCK_HALF, BLOCK_REST)
+        q_place = q_out + (token.to(tl.int64) * H + head) * D
+        _put(q_place, a, b, rest, live, D, HALF, BLOCK_HALF, BLOCK_REST)
     else:
         slot = tl.load(slots + token, mask=live, other=0).to(tl.int64)
         page, offset = slot // page_size, slot % page_size
         if head < H + K:
             a, b, rest = _turned(source, k_weight, cos, sin, live, eps, D, HALF, BLOCK_HALF, BLOCK_REST)
-            target = k_cache + page * k_page + offset * k_token + (head - H).to(tl.int64) * k_head
-            _put(target, a, b, rest, live, D, HALF, BLOCK_HALF, BLOCK_REST)
+            k_place = k_cache + page * k_page + offset * k_token + (head - H).to(tl.int64) * k_head
+            _put(k_place, a, b, rest, live, D, HALF, BLOCK_HALF, BLOCK_REST)
         else:
             a, b, rest = _turned(source, None, cos, sin, live, eps, D, HALF, BLOCK_HALF, BLOCK_REST)
-            target = v_cache + page * v_page + offset * v_token + (head - H - K).to(tl.int64) * v_head
-            _put(target, a, b, rest, live, D, HALF, BLOCK_HALF, BLOCK_REST)
+            v_place = v_cache + page * v_page + offset * v_token + (head - H - K).to(tl.int64) * v_head
+            _put(v_place, a, b, rest, live, D, HALF, BLOCK_HALF, BLOCK_REST)
 
 
 def launch(

@@ -76,15 +76,30 @@ def choose(product: Product, rows: int, gpu: GPU, table: Mapping[str, Tiling]) -
 
 
 def rule(product: Product, rows: int, gpu: GPU) -> Tiling:
-    """The choice without a measurement, for 1 to 64 rows; what was best on an H200, as far as a rule can say it."""
-    return _gemv(product, gpu) if rows == 1 else dot_tiling(product, rows, gpu)
+    """The choice without a measurement, for 1 to 64 rows: what was best on an H200, as far as a rule can say it."""
+    return _one_row(product, gpu) if rows == 1 else _few_rows(product, rows, gpu)
 
 
-def _gemv(product: Product, gpu: GPU) -> Tiling:
+def _one_row(product: Product, gpu: GPU) -> Tiling:
+    terms, outputs = product.in_features, product.out_features
+    if product.operation in ("norm", "gated") and 1024 < terms <= 4096:
+        # Norming a long x once for many outputs pays.
+        block_n = 1 if product.operation == "gated" else 2
+        return Tiling("resident", block_n, bucket(terms), warps=8, programs=4 * gpu.processors)
+    few = outputs < 16 * gpu.processors
+    if few and terms >= 2048:
+        return Tiling("gemv", 2, 2048, warps=8)
     # Each thread loads 16 bytes of a row at a time: 256 terms a warp.
-    block_k = 512 if product.in_features % 1024 else 1024
-    block_n = 4 if product.out_features >= 8 * gpu.processors else 2
-    return Tiling("gemv", block_n, block_k, warps=block_k // 256)
+    block_k = min(1024, max(256, bucket(terms)))
+    many = outputs >= 64 * gpu.processors or (terms <= 1024 and not few)
+    return Tiling("gemv", 4 if many else 2, block_k, warps=block_k // 256)
+
+
+def _few_rows(product: Product, rows: int, gpu: GPU) -> Tiling:
+    wide = dot_tiling(product, rows, gpu, block_k=256, stages=3)
+    # Where few programs share a processor, each has to have more in flight.
+    alone = product.weight_rows <= 2 * gpu.processors * wide.block_n
+    return wide if alone and rows <= 32 and wide.stages == 3 else dot_tiling(product, rows, gpu)
 
 
 def dot_tiling(product: Product, rows: int, gpu: GPU, *, block_k: int = 128, stages: int = 4, waves: int = 1) -> Tiling:

@@ -18,7 +18,8 @@ from pymllm_attention_flashinfer.probe import probe
 
 def test_describing_it_imports_neither_torch_nor_flashinfer() -> None:
     code = (
-        "import sys, pymllm_attention_flashinfer.plugin as p; s = p.pymllm_attention(); "
+        f"import sys; sys.path[:0] = {sys.path!r}; "
+        "import pymllm_attention_flashinfer.plugin as p; s = p.pymllm_attention(); "
         "print(s.priority, 'torch' in sys.modules, 'flashinfer' in sys.modules)"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -54,7 +54,7 @@ def make_case(
     return Case(cache, descriptions, Step(batch, counters), q, torch.empty_like(q))
 
 
-def microseconds(run: Callable[[], object], repeats: int = 5) -> float:
+def microseconds(run: Callable[[], object], repeats: int = 9, warm_up: float = 0.03) -> float:
     """Median time of a captured graph of ``run``."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -64,15 +64,20 @@ def microseconds(run: Callable[[], object], repeats: int = 5) -> float:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         run()
+    # The clocks of an idle GPU take a while to rise.
+    started = perf_counter()
+    while perf_counter() - started < warm_up:
+        graph.replay()
+        torch.cuda.synchronize()
     times = []
-    for _ in range(repeats + 1):
+    for _ in range(repeats):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         graph.replay()
         end.record()
         end.synchronize()
         times.append(start.elapsed_time(end) * 1e3)
-    return statistics.median(times[1:])
+    return statistics.median(times)
 
 
 def decode_time(case: Case, config: LaunchConfig | None = None, **options: int) -> float:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import astuple
 from itertools import product
 from multiprocessing import get_context
 
@@ -14,11 +15,11 @@ from figures import decode_time, make_case, prefill_time, varlen_time
 
 from pymllm_attention_triton.configs import LaunchConfig
 
-DECODE = list(product((16, 32, 64), (1, 2, 4), (2, 3)))
-LANES = (32, 128)
+DECODE = list(product((16, 32, 64), (1, 2, 4), (2, 3), (0,), (32, 128)))
 PROGRAMS = (2, 4, 8)
-PREFILL = [(64, 64, 4, 2), (64, 64, 4, 3), (64, 128, 4, 2), (128, 64, 4, 2), (128, 64, 4, 3), (128, 64, 8, 2),
-           (128, 64, 8, 3), (128, 64, 8, 4), (128, 128, 8, 2), (128, 128, 8, 3)]  # fmt: skip
+PREFILL = [(64, 32, 4, 2, 128), (64, 32, 4, 3, 128), (64, 64, 4, 2), (64, 64, 4, 3), (64, 64, 4, 2, 168),
+           (64, 64, 4, 3, 168), (128, 32, 8, 2, 128), (128, 32, 8, 3, 128), (128, 64, 4, 3), (128, 64, 8, 2),
+           (128, 64, 8, 3), (128, 64, 8, 2, 128), (128, 64, 8, 3, 128), (128, 128, 8, 2), (128, 128, 8, 3)]  # fmt: skip
 HEADS = ((16, 8), (32, 8))
 DECODE_CASES = [(1, 600, 28), (4, 600, 16), (8, 600, 16), (16, 600, 8), (32, 600, 8), (64, 600, 4), (128, 600, 4)]
 VARLEN_SIZES = (64, 72, 128)
@@ -26,7 +27,7 @@ PREFILL_CASES = [[256], [2048], [8192], [1024] * 8]
 
 
 def decode_configs() -> list[LaunchConfig]:
-    return [LaunchConfig(16, keys, warps, stages) for keys, warps, stages in DECODE]
+    return [LaunchConfig(16, *values) for values in DECODE]
 
 
 def prefill_configs() -> list[LaunchConfig]:
@@ -38,8 +39,7 @@ def compile_one(job: tuple[str, tuple[int, int], LaunchConfig]) -> str | None:
     kind, heads, config = job
     try:
         if kind == "decode":
-            for lanes in LANES:
-                decode_time(make_case([1], [20], *heads), config=config, lanes=lanes)
+            decode_time(make_case([1], [20], *heads), config=config)
         elif kind == "prefill":
             prefill_time(make_case([20], [20], *heads), 1, config=config)
         else:
@@ -49,7 +49,11 @@ def compile_one(job: tuple[str, tuple[int, int], LaunchConfig]) -> str | None:
     return None
 
 
-def show(name: str, results: list[tuple[float, str]], top: int = 4) -> None:
+def text(config: LaunchConfig) -> str:
+    return ",".join(map(str, astuple(config)))
+
+
+def show(name: str, results: list[tuple[float, str]], top: int = 5) -> None:
     print(name, "|", " | ".join(f"{time:.1f} us {text}" for time, text in sorted(results)[:top]), flush=True)
 
 
@@ -57,22 +61,22 @@ def sweep_decode() -> None:
     for heads, (requests, context, layers) in product(HEADS, DECODE_CASES):
         case = make_case([1] * requests, [context] * requests, *heads, layers=layers)
         results = []
-        for config, programs, lanes in product(decode_configs(), PROGRAMS, LANES):
-            time = decode_time(case, config=config, programs=programs, lanes=lanes)
-            results.append((time, f"{config.keys},{config.warps},{config.stages},p{programs},l{lanes}"))
+        for config, programs in product(decode_configs(), PROGRAMS):
+            time = decode_time(case, config=config, programs=programs)
+            results.append((time, f"{text(config)}, programs {programs}"))
         show(f"decode {heads} {requests} x {context}", results, 8)
 
 
 def sweep_prefill() -> None:
     for heads, queries in product(HEADS, PREFILL_CASES):
         case = make_case(queries, queries, *heads)
-        results = [(prefill_time(case, config=config), str(config)) for config in prefill_configs()]
+        results = [(prefill_time(case, config=config), text(config)) for config in prefill_configs()]
         show(f"prefill {heads} {len(queries)} x {queries[0]}", results)
 
 
 def sweep_varlen() -> None:
     for size in VARLEN_SIZES:
-        results = [(varlen_time(4096, 1, 16, size, config=config), str(config)) for config in prefill_configs()]
+        results = [(varlen_time(4096, 1, 16, size, config=config), text(config)) for config in prefill_configs()]
         show(f"varlen {size}", results)
 
 

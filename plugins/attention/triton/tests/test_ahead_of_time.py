@@ -54,7 +54,8 @@ def shared_memory(
             attributes[(i,)] = [["tt.divisibility", 16]]
     places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     source = ASTSource(kernel, signature, places, attributes)
-    compiled = triton.compile(source, GPUTarget("cuda", capability, 32), {"num_warps": config.warps})
+    options = {"num_warps": config.warps, "maxnreg": config.registers or None}
+    compiled = triton.compile(source, GPUTarget("cuda", capability, 32), options)
     assert f"sm_{capability}" in compiled.asm["ptx"]
     return int(compiled.metadata.shared)
 
@@ -70,13 +71,19 @@ def test_all_kernels_fit(capability: int, size: int, group: int, dtype: torch.dt
         "V_STRIDE": (group + 2) * kv_heads * size, "PAGE": page, "PAGE_STRIDE": kv_heads * 2 * page * size,
         "HEAD_STRIDE": 2 * page * size, "KV_HEADS": kv_heads, "HEADS": kv_heads * group, "GROUP": group,
         "MERGE_ROWS": rows, "AT_ONCE": max(1, 2048 // (rows * wide)), "HEAD_DIM": size, "D": wide, "MAIN": main,
-        "REST": rest, "LANES": 128, "MIXED": True, "WIDE": False, "PDL": False,
+        "REST": rest, "MIXED": True, "WIDE": False, "PDL": False,
     }  # fmt: skip
     launches = [(decode_kernel, decode_config(size, itemsize, group, requests)) for requests in BATCH_SIZES]
     launches += [(prefill_kernel, prefill_config(device, size, itemsize, group, longest)) for longest in CONTEXTS]
     launches.append((varlen_kernel, varlen_config(device, size, itemsize)))
     launches.append((write_kernel, LaunchConfig(16, 16, 4, 1)))
     for kernel, config in dict.fromkeys(launches):
-        constants = {"ROWS": config.rows, "BLOCK_M": config.rows, "BLOCK_N": config.keys, "STAGES": config.stages}
+        constants = {
+            "ROWS": config.rows,
+            "BLOCK_M": config.rows,
+            "BLOCK_N": config.keys,
+            "STAGES": config.stages,
+            "LANES": config.lanes,
+        }
         used = shared_memory(kernel, capability, dtype, config, {**shared, **constants})
         assert used <= SHARED_MEMORY[capability], f"{kernel.__name__} with {config} needs {used} bytes"

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+
 from pymllm.errors import CheckpointError
 from pymllm.interfaces import KVGroup
 from pymllm.testing import make_tiny_checkpoint
 from pymllm.testing.harness import load_model
 from pymllm_model_llama.model import LlamaModel
-from safetensors.torch import load_file, save_file
 
 TOKENS = [17, 250, 3, 99, 180]
 

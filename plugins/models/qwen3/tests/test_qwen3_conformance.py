@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from pymllm.testing import ModelConformance, make_tiny_checkpoint
 from pymllm.testing.harness import MakeAttention, attention_plugin
 from pymllm_model_qwen3.model import Qwen3Model

@@ -28,7 +28,7 @@ from pymllm_attention_triton.configs import (
     prefill_config,
     varlen_config,
 )
-from pymllm_attention_triton.launch import Launch, Step, decode, packed, prefill, write
+from pymllm_attention_triton.launch import Launch, LayerShape, Step, decode, packed, prefill, write
 
 __all__ = ["TritonAttention"]
 
@@ -58,6 +58,7 @@ class TritonAttention(AttentionBackend):
         self._kv_heads = max((group.kv_heads for group in context.groups.values()), default=1)
         # Captured graphs hold the address of the counters they were captured with: all are kept.
         self._counters: list[Tensor] = []
+        self._seen: dict[tuple[str, int], tuple[int, int]] = {}
         self._starts: tuple[Sequence[int], Tensor] | None = None
 
     def page_bytes(self, group: KVGroup) -> int:
@@ -106,6 +107,7 @@ class TritonAttention(AttentionBackend):
         step = self._step
         assert step is not None, "plan() comes before attend()"
         q = _heads_together(q)
+        self._seen.setdefault((layer.group, layer.heads), (layer.head_dim, layer.kv_heads))
         out = torch.empty((len(q), layer.heads, layer.head_dim), dtype=q.dtype, device=q.device)
         if step.decodes:
             self._decode(layer, q, out, step, step.requests).run()
@@ -113,20 +115,26 @@ class TritonAttention(AttentionBackend):
             self._prefill(layer, q, out, step, step.longest).run()
         return out
 
+    def warmup(self) -> list[str]:
+        """Compile all that the layers which ran so far may need; one line for each shape of layer."""
+        lines = []
+        for (group, heads), (head_dim, kv_heads) in self._seen.items():
+            self.prepare(LayerShape(group, heads, kv_heads, head_dim))
+            lines.append(f"attention kernels compiled: {heads} query and {kv_heads} KV heads of {head_dim}")
+        return lines
+
     def prepare(self, layer: AttentionLayer) -> None:
         """Compile every kernel that ``attend`` may need for a layer of this shape, so that serving never does.
         Its group's cache must be allocated. Takes seconds, or far less if Triton's cache on disk has them."""
-        device, heads = self.context.device, (layer.heads, layer.head_dim)
-        q = torch.empty((3, *heads), dtype=self.context.dtype, device=device)
-        numbers, slots = (
-            torch.zeros(3, dtype=torch.int32, device=device),
-            torch.zeros(3, dtype=torch.int64, device=device),
-        )
-        decodes = AttentionBatch([1, 1, 1], [1, 1, 1], numbers, numbers, numbers[:, None], slots)
-        mixed = AttentionBatch([1, 2], [1, 2], numbers, numbers, numbers[:, None], slots)
-        launches = [self._decode(layer, q, q, Step(decodes, numbers), requests) for requests in BATCH_SIZES]
-        launches.append(self._decode(layer, q, q, Step(mixed, numbers), 1))
-        launches += [self._prefill(layer, q, q, Step(mixed, numbers), longest) for longest in CONTEXTS]
+        device = self.context.device
+        q = torch.empty((3, layer.heads, layer.head_dim), dtype=self.context.dtype, device=device)
+        numbers = torch.zeros(3, dtype=torch.int32, device=device)
+        slots = torch.zeros(3, dtype=torch.int64, device=device)
+        decodes = Step(AttentionBatch([1, 1, 1], [1, 1, 1], numbers, numbers, numbers[:, None], slots), numbers)
+        mixed = Step(AttentionBatch([1, 2], [1, 2], numbers, numbers, numbers[:, None], slots), numbers)
+        launches = [self._decode(layer, q, q, decodes, requests) for requests in BATCH_SIZES]
+        launches.append(self._decode(layer, q, q, mixed, 1))
+        launches += [self._prefill(layer, q, q, mixed, longest) for longest in CONTEXTS]
         for launch in launches:
             launch.compile()
 

@@ -43,29 +43,33 @@ def page_rows(table, positions, valid, PAGE: tl.constexpr, PAGE_STRIDE: tl.const
 
 
 @triton.jit
-def load_rows(base, rows, valid, WIDTH: tl.constexpr, D: tl.constexpr, MASKED: tl.constexpr):
-    """The rows [N] at these offsets -> [N, D]; zeros past WIDTH and, if MASKED, where not valid."""
-    column = tl.arange(0, D)
-    pointers = base + rows[:, None] + column[None, :]
+def row_pointers(base, rows, D: tl.constexpr):
+    """Pointers [N, D] to the rows at these offsets."""
+    return base + rows[:, None] + tl.arange(0, D)[None, :]
+
+
+@triton.jit
+def load_block(pointers, valid, WIDTH: tl.constexpr, D: tl.constexpr, MASKED: tl.constexpr):
+    """A block [N, D]; zeros past WIDTH and, if MASKED, where not valid."""
     if MASKED:
         if D == WIDTH:
             return tl.load(pointers, mask=valid[:, None], other=0.0)
-        return tl.load(pointers, mask=valid[:, None] & (column < WIDTH)[None, :], other=0.0)
+        return tl.load(pointers, mask=valid[:, None] & (tl.arange(0, D) < WIDTH)[None, :], other=0.0)
     if D == WIDTH:
         return tl.load(pointers)
-    return tl.load(pointers, mask=(column < WIDTH)[None, :], other=0.0)
+    return tl.load(pointers, mask=(tl.arange(0, D) < WIDTH)[None, :], other=0.0)
 
 
 @triton.jit
-def load_keys(cache, rows, valid, HEAD_DIM: tl.constexpr, D: tl.constexpr):
+def load_keys(pointers, valid, HEAD_DIM: tl.constexpr, D: tl.constexpr):
     """Keys -> [N, D]. What is not valid may hold anything: its scores are masked. (Dequantization goes here.)"""
-    return load_rows(cache, rows, valid, HEAD_DIM, D, False)
+    return load_block(pointers, valid, HEAD_DIM, D, False)
 
 
 @triton.jit
-def load_values(cache, rows, valid, HEAD_DIM: tl.constexpr, D: tl.constexpr, MASKED: tl.constexpr):
+def load_values(pointers, valid, HEAD_DIM: tl.constexpr, D: tl.constexpr, MASKED: tl.constexpr):
     """Values -> [N, D], zeros where not valid, since 0 x NaN is NaN. (Dequantization goes here.)"""
-    return load_rows(cache, rows, valid, HEAD_DIM, D, MASKED)
+    return load_block(pointers, valid, HEAD_DIM, D, MASKED)
 
 
 @triton.jit

@@ -24,6 +24,7 @@ class PagedCache:
         self.data = torch.empty(shape, dtype=context.dtype, device=context.device)
         self.page_stride = self.data.stride(1)
         self.head_stride = self.data.stride(2)
+        self.page_size = context.page_size
         self._layers = [(layer[:, :, 0], layer[:, :, 1]) for layer in self.data]
 
     def layer(self, index: int) -> tuple[Tensor, Tensor]:

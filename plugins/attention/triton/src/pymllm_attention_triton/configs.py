@@ -13,12 +13,16 @@ import torch
 
 @dataclass(frozen=True)
 class LaunchConfig:
-    """rows, keys: of a block (BLOCK_M, BLOCK_N); stages: blocks of keys and values in flight."""
+    """rows, keys: of a block (BLOCK_M, BLOCK_N); stages: blocks of keys and values in flight; registers: the most
+    a thread may have, 0: the compiler's choice; lanes: requests that a program looks at together when it searches
+    its own."""
 
     rows: int
     keys: int
     warps: int
     stages: int
+    registers: int = 0
+    lanes: int = 128
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class Device:
 INTERPRETER = Device((0, 0), 1)
 """A CPU, on which Triton's interpreter runs: few programs with large blocks suit it."""
 
-BATCH_SIZES = (1, 16, 64)
+BATCH_SIZES = (1, 8, 33)
 """From these numbers of requests on, decode has other parameters."""
 
 CONTEXTS = (1, 1025, 4097)
@@ -63,14 +67,14 @@ def halves(size: int) -> tuple[int, int]:
 def decode_config(head_dim: int, itemsize: int, group: int, requests: int) -> LaunchConfig:
     """For :func:`decode_kernel`. group: query heads of a KV head; requests: in the batch.
 
-    A block of keys is 8 KiB: with many requests one warp each reads fastest, with fewer two share the latency.
+    One warp with a block of 8 KiB reads fastest when there are many; the few programs of a small batch take more.
     """
     rows, wide = padded(group), padded(head_dim)
-    keys = max(16, 8192 // (wide * itemsize))
-    many = requests >= BATCH_SIZES[2]
-    if BATCH_SIZES[1] <= requests and not many:
-        keys *= 2
-    return LaunchConfig(rows, keys, max(1 if many else 2, min(8, rows * wide // 2048)), 2)
+    keys, warps = max(16, 8192 // (wide * itemsize)), max(1, min(8, rows * wide // 2048))
+    lanes = 32 if requests < BATCH_SIZES[2] else 128
+    if requests < BATCH_SIZES[1]:
+        return LaunchConfig(rows, 2 * keys, max(2, warps), 2, lanes=lanes)
+    return LaunchConfig(rows, keys, warps, 2, lanes=lanes)
 
 
 def prefill_config(device: Device, head_dim: int, itemsize: int, group: int, longest: int) -> LaunchConfig:

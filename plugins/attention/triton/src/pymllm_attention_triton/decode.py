@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from pymllm.layers.kernels.dependent import launch_dependents, wait
-from pymllm_attention_triton.blocks import load_keys, load_values, matmul, page_rows, weigh
+from pymllm_attention_triton.blocks import load_keys, load_values, matmul, page_rows, row_pointers, weigh
 
 
 @triton.jit
@@ -81,7 +81,7 @@ def merge(sums, peaks, parts, PART_STRIDE: tl.constexpr, ROWS: tl.constexpr, D: 
 
 @triton.jit(do_not_specialize=["contexts", "starts", "table", "table_stride", "requests", "target", "counters"])
 def decode_kernel(
-    out, q, k_cache, v_cache, sums, peaks, counters, table, contexts, starts, scale, table_stride, requests, target,
+    out, q, cache, sums, peaks, counters, table, contexts, starts, scale, table_stride, requests, target,
     Q_STRIDE: tl.constexpr, PAGE: tl.constexpr, PAGE_STRIDE: tl.constexpr, HEAD_STRIDE: tl.constexpr,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, MERGE_ROWS: tl.constexpr, AT_ONCE: tl.constexpr,
     HEAD_DIM: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr, LANES: tl.constexpr,
@@ -109,8 +109,7 @@ def decode_kernel(
     place = head[:, None] * HEAD_DIM + column[None, :]
     queries = tl.load(q + token.to(tl.int64) * Q_STRIDE + place, mask=shown, other=0.0)
     pages = table + request.to(tl.int64) * table_stride
-    keys = k_cache + kv_head * HEAD_STRIDE
-    values = v_cache + kv_head * HEAD_STRIDE
+    keys = cache + kv_head * HEAD_STRIDE
 
     peak = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
@@ -119,8 +118,9 @@ def decode_kernel(
         position = start + tl.arange(0, BLOCK_N)
         valid = position < stop
         rows = page_rows(pages, position, valid, PAGE, PAGE_STRIDE, HEAD_DIM)
-        k = load_keys(keys, rows, valid, HEAD_DIM, D)
-        v = load_values(values, rows, valid, HEAD_DIM, D, True)
+        places = row_pointers(keys, rows, D)
+        k = load_keys(places, valid, HEAD_DIM, D)
+        v = load_values(places + PAGE * HEAD_DIM, valid, HEAD_DIM, D, True)
         scores = tl.where(valid[None, :], matmul(queries, tl.trans(k), None, WIDE), float("-inf"))
         weights, fade, peak, total = weigh(scores, peak, total, scale)
         acc = matmul(weights.to(v.dtype), v, acc * fade[:, None], WIDE)

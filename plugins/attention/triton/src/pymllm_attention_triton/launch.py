@@ -21,15 +21,12 @@ from pymllm_attention_triton.prefill import prefill_kernel
 from pymllm_attention_triton.varlen import varlen_kernel
 from pymllm_attention_triton.write import write_kernel
 
-LANES = 128
-"""Requests that a program looks at together when it searches its own."""
-
 LOG2_E = math.log2(math.e)
 
 MERGED_ELEMENTS = 2048
 """Elements of the parts of a request that a warp merges at once."""
 
-PROGRAMS = 4
+PROGRAMS = 8
 """Decode programs that a multiprocessor should have at least, so that enough reads are in flight."""
 
 
@@ -49,6 +46,21 @@ class Launch:
     def compile(self) -> None:
         """Compile it only."""
         self.kernel.warmup(*self.arguments, grid=self.grid, **self.options)
+
+
+@dataclass
+class LayerShape:
+    """What compiling needs of an ``AttentionLayer``: its first layer's place, no weights."""
+
+    group: str
+    heads: int
+    kv_heads: int
+    head_dim: int
+    index: int = 0
+    scale: float = 1.0
+    q_norm: Any = None
+    k_norm: Any = None
+    rope: Any = None
 
 
 class Step:
@@ -79,7 +91,7 @@ def decode_target(programs: int, kv_heads: int, requests: int) -> int:
 
 def decode(
     out: Tensor, q: Tensor, cache: PagedCache, layer: AttentionLayer, step: Step, config: LaunchConfig,
-    programs: int = PROGRAMS, lanes: int = LANES,
+    programs: int = PROGRAMS,
 ) -> Launch:  # fmt: skip
     """Attention of the requests with one new token. q, out: [T, H, D]; programs: per multiprocessor, at least."""
     group, size = layer.heads // layer.kv_heads, layer.head_dim
@@ -88,13 +100,12 @@ def decode(
     items = (target + step.requests) * layer.heads
     scratch = torch.empty(items * (wide + 1), dtype=torch.float32, device=q.device)
     batch = step.batch
-    k_cache, v_cache = cache.layer(layer.index)
     arguments = (
-        out, q, k_cache, v_cache, scratch, scratch[items * wide :], step.counters, batch.page_table,
+        out, q, cache.layer(layer.index)[0], scratch, scratch[items * wide :], step.counters, batch.page_table,
         batch.context_lens_d, batch.query_starts, layer.scale * LOG2_E, batch.page_table.stride(0), step.requests,
-        target, q.stride(0), k_cache.shape[2], cache.page_stride, cache.head_stride, layer.kv_heads, group,
-        config.rows, rows, max(1, MERGED_ELEMENTS * config.warps // (rows * wide)), size, wide, config.keys, lanes,
-        bool(step.chunks), q.device.type == "cpu", config.stages,
+        target, q.stride(0), cache.page_size, cache.page_stride, cache.head_stride, layer.kv_heads, group,
+        config.rows, rows, max(1, MERGED_ELEMENTS * config.warps // (rows * wide)), size, wide, config.keys,
+        config.lanes, bool(step.chunks), q.device.type == "cpu", config.stages,
     )  # fmt: skip
     return _launch(decode_kernel, (layer.kv_heads, target + step.requests), arguments, q.device, config)
 
@@ -107,12 +118,11 @@ def prefill(
     tokens = config.rows // group
     blocks = sum(-(-length // tokens) for length in step.chunks)
     batch = step.batch
-    k_cache, v_cache = cache.layer(layer.index)
     arguments = (
-        out, q, k_cache, v_cache, batch.page_table, batch.context_lens_d, batch.query_starts, layer.scale * LOG2_E,
-        batch.page_table.stride(0), step.requests, q.stride(0), k_cache.shape[2], cache.page_stride,
-        cache.head_stride, layer.kv_heads, group, size, padded(size), config.rows, config.keys, LANES,
-        q.device.type == "cpu", config.stages,
+        out, q, cache.layer(layer.index)[0], batch.page_table, batch.context_lens_d, batch.query_starts,
+        layer.scale * LOG2_E, batch.page_table.stride(0), step.requests, q.stride(0), cache.page_size,
+        cache.page_stride, cache.head_stride, layer.kv_heads, group, size, padded(size), config.rows, config.keys,
+        config.lanes, q.device.type == "cpu", config.stages,
     )  # fmt: skip
     return _launch(prefill_kernel, (layer.kv_heads, blocks), arguments, q.device, config)
 
@@ -127,7 +137,8 @@ def packed(
     blocks = sum(-(-(end - start) // config.rows) for start, end in pairwise(starts))
     arguments = (
         out, q, k, v, on_device, scale * LOG2_E, len(starts) - 1, q.stride(0), k.stride(0), v.stride(0), heads,
-        heads // k.shape[1], size, *halves(size), config.rows, config.keys, LANES, q.device.type == "cpu",
+        heads // k.shape[1], size, *halves(size), config.rows, config.keys,
+        config.lanes, q.device.type == "cpu",
         config.stages,
     )  # fmt: skip
     return _launch(varlen_kernel, (blocks, heads), arguments, q.device, config)
@@ -148,4 +159,5 @@ def write(cache: PagedCache, index: int, k: Tensor, v: Tensor, slots: Tensor) ->
 def _launch(
     kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], device: torch.device, config: LaunchConfig
 ) -> Launch:
-    return Launch(kernel, grid, arguments, {"num_warps": config.warps, **launch_options(device)})
+    options = {"num_warps": config.warps, **launch_options(device)}
+    return Launch(kernel, grid, arguments, {**options, "maxnreg": config.registers} if config.registers else options)

@@ -13,12 +13,12 @@ import triton
 import triton.language as tl
 
 from pymllm.layers.kernels.dependent import launch_dependents, wait
-from pymllm_attention_triton.blocks import find_block, load_keys, load_values, matmul, page_rows, weigh
+from pymllm_attention_triton.blocks import find_block, load_keys, load_values, matmul, page_rows, row_pointers, weigh
 
 
 @triton.jit(do_not_specialize=["contexts", "starts", "table", "table_stride", "requests"])
 def prefill_kernel(
-    out, q, k_cache, v_cache, table, contexts, starts, scale, table_stride, requests,
+    out, q, cache, table, contexts, starts, scale, table_stride, requests,
     Q_STRIDE: tl.constexpr, PAGE: tl.constexpr, PAGE_STRIDE: tl.constexpr, HEAD_STRIDE: tl.constexpr,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, LANES: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
@@ -47,8 +47,7 @@ def prefill_kernel(
     line = (begin + token).to(tl.int64)[:, None]
     queries = tl.load(q + line * Q_STRIDE + place, mask=shown, other=0.0)
     pages = table + request.to(tl.int64) * table_stride
-    keys = k_cache + kv_head * HEAD_STRIDE
-    values = v_cache + kv_head * HEAD_STRIDE
+    keys = cache + kv_head * HEAD_STRIDE
 
     peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
@@ -59,16 +58,18 @@ def prefill_kernel(
         position = start + tl.arange(0, BLOCK_N)
         valid = position < whole
         rows = page_rows(pages, position, valid, PAGE, PAGE_STRIDE, HEAD_DIM)
-        k = load_keys(keys, rows, valid, HEAD_DIM, D)
-        v = load_values(values, rows, valid, HEAD_DIM, D, False)
+        places = row_pointers(keys, rows, D)
+        k = load_keys(places, valid, HEAD_DIM, D)
+        v = load_values(places + PAGE * HEAD_DIM, valid, HEAD_DIM, D, False)
         weights, fade, peak, total = weigh(matmul(queries, tl.trans(k), None, WIDE), peak, total, scale)
         acc = matmul(weights.to(v.dtype), v, acc * fade[:, None], WIDE)
     for start in tl.range(whole, tl.minimum(first + TOKENS, context), BLOCK_N, num_stages=STAGES):
         position = start + tl.arange(0, BLOCK_N)
         valid = position < context
         rows = page_rows(pages, position, valid, PAGE, PAGE_STRIDE, HEAD_DIM)
-        k = load_keys(keys, rows, valid, HEAD_DIM, D)
-        v = load_values(values, rows, valid, HEAD_DIM, D, True)
+        places = row_pointers(keys, rows, D)
+        k = load_keys(places, valid, HEAD_DIM, D)
+        v = load_values(places + PAGE * HEAD_DIM, valid, HEAD_DIM, D, True)
         seen = (position[None, :] <= (context - new + token)[:, None]) & valid[None, :]
         scores = tl.where(seen, matmul(queries, tl.trans(k), None, WIDE), float("-inf"))
         weights, fade, peak, total = weigh(scores, peak, total, scale)

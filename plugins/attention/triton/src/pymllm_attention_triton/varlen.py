@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from pymllm.layers.kernels.dependent import launch_dependents, wait
-from pymllm_attention_triton.blocks import find_block, load_rows, matmul, weigh
+from pymllm_attention_triton.blocks import find_block, load_block, matmul, row_pointers, weigh
 
 
 @triton.jit(do_not_specialize=["starts", "sequences"])
@@ -40,9 +40,9 @@ def varlen_kernel(
     live = row < length
     line = (begin + row).to(tl.int64)
     queries = q + head * HEAD_DIM
-    q_main = load_rows(queries, line * Q_STRIDE, live, MAIN_WIDTH, MAIN, True)
+    q_main = load_block(row_pointers(queries, line * Q_STRIDE, MAIN), live, MAIN_WIDTH, MAIN, True)
     if REST > 0:
-        q_rest = load_rows(queries + MAIN, line * Q_STRIDE, live, REST_WIDTH, REST, True)
+        q_rest = load_block(row_pointers(queries + MAIN, line * Q_STRIDE, REST), live, REST_WIDTH, REST, True)
         rest = tl.zeros([BLOCK_M, REST], tl.float32)
     keys = k + begin.to(tl.int64) * K_STRIDE + head // GROUP * HEAD_DIM
     values = v + begin.to(tl.int64) * V_STRIDE + head // GROUP * HEAD_DIM
@@ -54,16 +54,17 @@ def varlen_kernel(
         valid = position < length
         k_rows = position.to(tl.int64) * K_STRIDE
         v_rows = position.to(tl.int64) * V_STRIDE
-        scores = matmul(q_main, tl.trans(load_rows(keys, k_rows, valid, MAIN_WIDTH, MAIN, True)), None, WIDE)
+        k_main = load_block(row_pointers(keys, k_rows, MAIN), valid, MAIN_WIDTH, MAIN, True)
+        scores = matmul(q_main, tl.trans(k_main), None, WIDE)
         if REST > 0:
-            k_rest = load_rows(keys + MAIN, k_rows, valid, REST_WIDTH, REST, True)
+            k_rest = load_block(row_pointers(keys + MAIN, k_rows, REST), valid, REST_WIDTH, REST, True)
             scores = matmul(q_rest, tl.trans(k_rest), scores, WIDE)
         scores = tl.where(valid[None, :], scores, float("-inf"))
         weights, fade, peak, total = weigh(scores, peak, total, scale)
-        v_main = load_rows(values, v_rows, valid, MAIN_WIDTH, MAIN, True)
+        v_main = load_block(row_pointers(values, v_rows, MAIN), valid, MAIN_WIDTH, MAIN, True)
         main = matmul(weights.to(v_main.dtype), v_main, main * fade[:, None], WIDE)
         if REST > 0:
-            v_rest = load_rows(values + MAIN, v_rows, valid, REST_WIDTH, REST, True)
+            v_rest = load_block(row_pointers(values + MAIN, v_rows, REST), valid, REST_WIDTH, REST, True)
             rest = matmul(weights.to(v_rest.dtype), v_rest, rest * fade[:, None], WIDE)
 
     target = out + line[:, None] * (HEADS * HEAD_DIM) + head * HEAD_DIM
