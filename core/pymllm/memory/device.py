@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import gc
 import resource
 import sys
 from collections.abc import Callable
@@ -44,8 +45,9 @@ def peak_bytes(device: torch.device, work: Callable[[], object]) -> int:
         work()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
-    before = _status("VmRSS")
+    gc.collect()  # what dies during the work would hide what it takes
     _reset_peak()
+    before = _status("VmRSS")
     work()
     return max(0, _status("VmHWM") - before)
 
