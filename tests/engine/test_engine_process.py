@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -168,3 +169,15 @@ def test_the_parent_alone_decides_when_the_process_ends(tiny_llama) -> None:
     finally:
         parent.kill()
         parent.wait()
+
+
+def test_a_long_temporary_folder_leaves_room_for_the_sockets(tiny_llama, prompts, tmp_path, monkeypatch) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    client = start(tiny_llama, process=True)
+    try:
+        assert len(answers(client, prompts[:1], 2)[0]) == 2
+    finally:
+        client.close()
+    assert list(deep.iterdir()) == []

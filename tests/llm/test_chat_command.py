@@ -14,10 +14,12 @@ import sys
 import threading
 import time
 
+import httpx
 import pytest
 
 from pymllm import SamplingParams
 from pymllm.cli import main
+from pymllm.cli.chat_backends import _pieces
 from pymllm.cli.chat_loop import read_message
 from pymllm.cli.chat_session import Footer
 
@@ -253,3 +255,10 @@ def test_in_a_terminal_ctrl_c_stops_the_answer_and_ctrl_d_leaves(server, llm):
         assert terminal.process.wait(timeout=30) == 0
     finally:
         terminal.close()
+
+
+def test_line_separators_inside_an_event_do_not_end_it():
+    event = {"choices": [{"delta": {"content": "a\u2028b\u0085c"}}]}
+    body = f"data: {json.dumps(event, ensure_ascii=False)}\n\ndata: [DONE]\n\n".encode()
+    pieces = list(_pieces(httpx.Response(200, content=body)))
+    assert [piece.text for piece in pieces] == ["a\u2028b\u0085c"]

@@ -142,7 +142,7 @@ class RemoteBackend(ChatBackend):
 def _pieces(response: httpx.Response) -> Iterator[Piece]:
     """The server-sent events of a streamed answer. Each chunk with text counts as one token until the
     usage, at the end, tells the truth."""
-    for line in response.iter_lines():
+    for line in _lines(response):
         name, _, data = line.partition(":")
         data = data.strip()
         if name != "data" or data == "[DONE]":
@@ -164,6 +164,17 @@ def _pieces(response: httpx.Response) -> Iterator[Piece]:
                 cached=details.get("cached_tokens"),
                 total=usage.get("completion_tokens"),
             )
+
+
+def _lines(response: httpx.Response) -> Iterator[str]:
+    """Lines that end with a line feed. httpx's ``iter_lines`` also ends them at U+2028 and the like, which may
+    stand inside an event's JSON."""
+    rest = b""
+    for chunk in response.iter_bytes():
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            yield line.decode()
+    yield rest.decode()
 
 
 def _error_of(response: httpx.Response) -> str:

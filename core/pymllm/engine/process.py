@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import subprocess
 import sys
@@ -36,7 +37,7 @@ class ProcessClient(EngineClient):
     """
 
     def __init__(self, config: Config, *, progress: bool) -> None:
-        self._folder = tempfile.mkdtemp(prefix="pymllm-")  # only this user may enter, hence connect
+        self._folder = _socket_folder()
         self._context = zmq.Context()
         self._commands, self._results = self._context.socket(zmq.PUSH), self._context.socket(zmq.PULL)
         addresses = []
@@ -166,6 +167,16 @@ class ProcessClient(EngineClient):
             started.set_result(message.info)
         elif isinstance(message, wire.CacheReset):
             self._deliveries.answer(message.pages)
+
+
+def _socket_folder() -> str:
+    """A new folder that only this user may enter, hence connect. The address of a socket in it must be short,
+    which a long TMPDIR does not leave room for."""
+    folder = tempfile.mkdtemp(prefix="pymllm-")
+    if len(folder) + len("/commands") > zmq.IPC_PATH_MAX_LEN:
+        os.rmdir(folder)
+        folder = tempfile.mkdtemp(prefix="pymllm-", dir="/tmp")
+    return folder
 
 
 def _cause(code: int) -> str:
