@@ -172,8 +172,9 @@ class LLM:
         results = [RequestOutput(text, ids, [CompletionOutput(i) for i in range(p.n)]) for text, ids, p in work]
         started: list[Generation] = []
         try:
-            for index, (_, ids, params) in enumerate(work):
-                started.append(self.frontend.start(ids, params, partial(_put, events, index)))
+            with self.frontend.client.together():
+                for index, (_, ids, params) in enumerate(work):
+                    started.append(self.frontend.start(ids, params, partial(_put, events, index)))
             with tqdm(total=len(work), unit="prompt", disable=not progress, dynamic_ncols=True) as bar:
                 for _ in range(sum(params.n for _, _, params in work)):
                     index = self._take_answer(events, results)

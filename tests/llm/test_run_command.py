@@ -207,7 +207,7 @@ def test_answers_in_openai_form_name_the_model_as_the_server_does(run, folder, t
 
 
 def test_an_existing_output_is_only_replaced_by_force_and_never_by_a_failed_start(run, tmp_path):
-    source = write(tmp_path / "in.jsonl", [{"prompt": "hello", "max_tokens": 1}])
+    source = write(tmp_path / "in.jsonl", [{"prompt": "hello", "max_tokens": 1, "ignore_eos": True}])
     target = write(tmp_path / "out.jsonl", ["precious"])
     status, _, err = run("--batch", source, "--output", target)
     assert status == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 from pymllm.engine.messages import EngineInfo, EngineRequest, EngineStats, TokenOutput
 
@@ -22,6 +23,11 @@ class EngineClient(ABC):
         """Queue a request. ``deliver`` gets its outputs; the last one has a finish_reason, always exactly
         one. Raises EngineDeadError if the engine is gone, RequestError if the request can never fit, its
         id is in use, or a token id is outside the vocabulary."""
+
+    def together(self) -> AbstractContextManager[None]:
+        """Requests submitted inside should reach the engine at once, so that its next step can compute them together.
+        A hint: a client may ignore it, and none waits long for the end of the block."""
+        return nullcontext()
 
     @abstractmethod
     def abort(self, request_id: str) -> None:

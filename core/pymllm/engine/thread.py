@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 
 from pymllm.engine.admission import check
 from pymllm.engine.client import Deliver, EngineClient
@@ -16,6 +17,10 @@ from pymllm.engine.messages import EngineInfo, EngineRequest, EngineStats
 from pymllm.errors import EngineDeadError
 
 log = logging.getLogger(__name__)
+
+
+GATHER_SECONDS = 0.05
+"""How long the engine waits for requests that are submitted together."""
 
 
 class ThreadClient(EngineClient):
@@ -41,6 +46,19 @@ class ThreadClient(EngineClient):
         check(request, self.info)
         self._deliveries.open(request.id, deliver)
         self._commands.put(lambda engine: engine.submit(request))
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        gathered = threading.Event()
+
+        def wait(engine: Engine) -> None:
+            gathered.wait(GATHER_SECONDS)
+
+        self._commands.put(wait)
+        try:
+            yield
+        finally:
+            gathered.set()
 
     def abort(self, request_id: str) -> None:
         self._commands.put(lambda engine: engine.abort(request_id))

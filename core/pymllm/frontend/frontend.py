@@ -212,5 +212,5 @@ def _nth(params: SamplingParams, index: int) -> SamplingParams:
 
 
 def _check_integers(ids: object, field: str) -> None:
-    if not isinstance(ids, list) or any(type(token) is not int for token in ids):
+    if not isinstance(ids, list) or not set(map(type, ids)) <= {int}:
         raise RequestError(f"{field} must be a list of token ids (integers)", field)
