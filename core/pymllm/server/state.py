@@ -96,7 +96,7 @@ class ServerState:
         already = self.open_answers
         waiting = already + count - self.frontend.client.info.max_running_requests
         stats = self.frontend.client.stats()
-        if stats.waiting:  # the engine has places left, but no memory: its running ones are all that can run
+        if stats.waiting and stats.running:  # places are left, but no memory: its running ones are all that can run
             waiting = already + count - stats.running
         limit = self.config.max_queued_requests
         if already and waiting > limit:
