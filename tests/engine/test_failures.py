@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Callable
 
 import pytest
@@ -13,7 +14,7 @@ from pymllm.compose import compose
 from pymllm.engine.assemble import assemble
 from pymllm.engine.client import EngineClient
 from pymllm.engine.engine import Engine
-from pymllm.engine.messages import EngineRequest
+from pymllm.engine.messages import EngineRequest, TokenOutput
 from pymllm.engine.plan import ItemResult, StepPlan
 from pymllm.engine.thread import ThreadClient
 from pymllm.errors import EngineDeadError
@@ -73,6 +74,32 @@ def test_a_request_that_cannot_be_computed_ends_alone(after: int, late: bool, ov
     assert engine.stats().pages_used == 0
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_lost_device_ends_the_engine_and_every_request_once(late: bool, overlap: bool) -> None:
+    class Lost(Guilty):
+        def healthy(self) -> bool:
+            return False
+
+    facts = info(pages=100, page_size=4, budget=16, max_running=8)
+    policy = radix().load_factory()(radix().config(page_size=4), CacheContext(4, 100))
+    client = ThreadClient(lambda: Engine(facts, Lost(2, late), policy, seed=0, overlap=overlap))
+    arrived: queue.SimpleQueue[TokenOutput] = queue.SimpleQueue()
+    with client.together():
+        for name in ("a", "guilty", "b"):
+            client.submit(request(name, [1, 2], COUNT), arrived.put)
+    last = {}
+    while len(last) < 3:
+        output = arrived.get(timeout=30)
+        assert output.id not in last
+        if output.finish_reason is not None:
+            last[output.id] = output
+    assert {output.finish_reason for output in last.values()} == {"error"}
+    assert all("the device failed" in output.error for output in last.values())
+    assert not client.alive
+    client.close()
+
+
 def test_the_model_raising_for_one_request(tiny_llama, prompts) -> None:
     def build() -> Engine:
         engine = assemble(compose(None, {"model.path": str(tiny_llama), **TINY}), progress=False)
@@ -83,6 +110,9 @@ def test_the_model_raising_for_one_request(tiny_llama, prompts) -> None:
                 if any(item.request.tokens[0] == POISON for item in plan.items):
                     raise RuntimeError("out of luck")
                 return real.launch(plan)
+
+            def healthy(self) -> bool:
+                return real.healthy()
 
         engine._runner = Wrapped()
         return engine

@@ -62,6 +62,9 @@ class SimulatedRunner:
         results = [ItemResult(token=self._check(item, known)) for item, known in zip(plan.items, tokens)]
         return lambda: results
 
+    def healthy(self) -> bool:
+        return True
+
     def _tokens(self, item: StepItem) -> list[int]:
         """The request's tokens, with the one that it sampled and that the host has not read yet."""
         tokens, end = item.request.tokens, item.start + item.count

@@ -18,6 +18,7 @@ from pymllm.engine.messages import EngineInfo, EngineRequest, EngineStats, Finis
 from pymllm.engine.plan import ItemResult, StepItem, StepPlan
 from pymllm.engine.request import Request
 from pymllm.engine.scheduler import Scheduler
+from pymllm.errors import EngineDeadError
 from pymllm.interfaces.cache import CachePolicy
 from pymllm.memory.pages import PagePool
 
@@ -33,6 +34,10 @@ class StepRunner(Protocol):
         """Start a step. What it returns waits for the step's end and gives one result per item. A step may
         be launched before the last one was waited for; the tokens it continues from may then be known to
         the runner alone."""
+        ...
+
+    def healthy(self) -> bool:
+        """After a step failed: whether others can still be computed (a CUDA device may be lost for good)."""
         ...
 
 
@@ -91,7 +96,7 @@ class Engine:
 
     def step(self) -> list[TokenOutput]:
         """Launch a step, and book the oldest one in flight when there are as many as may be. Never raises for
-        a request's sake: a request that fails ends with an error."""
+        a request's sake: a request that fails ends with an error. Raises EngineDeadError when the device is lost."""
         plan = self._scheduler.schedule()
         if plan.items and any(item.needs_history for item in plan.items):
             self._book_all()
@@ -141,7 +146,10 @@ class Engine:
         return plans
 
     def _one_by_one(self, plans: list[StepPlan]) -> None:
-        """Run the items of plans alone; running an item again is safe, since KV is written to the same slots."""
+        """Run the items of plans alone; running an item again is safe, since KV is written to the same slots.
+        Raises EngineDeadError if nothing can be run any more."""
+        if not self._runner.healthy():
+            raise EngineDeadError("the device failed and computes nothing any more; the engine must be restarted")
         for item in [item for plan in plans for item in plan.items]:
             if not item.current:
                 continue

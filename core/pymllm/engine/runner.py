@@ -31,6 +31,10 @@ class Runner:
         results = self.run(plan)
         return lambda: results
 
+    def healthy(self) -> bool:
+        """A CPU does not fail for good."""
+        return True
+
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> list[ItemResult]:
         """Compute a step; one result per item. Raises whatever the model raises; running the same plan

@@ -101,6 +101,14 @@ class CudaRunner:
         answer = Answer(results)
         return lambda: _plain_results(answer)
 
+    def healthy(self) -> bool:
+        """Whether the device still answers: after an illegal access, say, every call fails."""
+        try:
+            torch.cuda.synchronize(self._device)
+        except RuntimeError:
+            return False
+        return True
+
     def _decode_size(self, items: list[StepItem]) -> int | None:
         """The graph that a step of decodes alone is replayed with, None for any other step."""
         if self._decode is None or not all(item.count == 1 and item.samples for item in items):
