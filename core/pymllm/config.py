@@ -96,6 +96,8 @@ class EngineConfig:
         null means where the device and the attention backend can.
     seed: seeds the requests that bring no seed of their own; null means a fresh one at every start.
     restart: start a new engine process when one dies, instead of ending the server.
+    stall_seconds: an engine process that completes no step for so long while requests are open is ended as if
+        it had died.
     """
 
     device: str = "auto"
@@ -108,6 +110,7 @@ class EngineConfig:
     overlap: bool | None = None
     seed: int | None = None
     restart: bool = False
+    stall_seconds: float = 600.0
 
 
 @dataclass

@@ -181,3 +181,18 @@ def test_a_long_temporary_folder_leaves_room_for_the_sockets(tiny_llama, prompts
     finally:
         client.close()
     assert list(deep.iterdir()) == []
+
+
+def test_a_process_that_hangs_is_ended_but_one_that_idles_is_not(tiny_llama, prompts) -> None:
+    client, inbox = start(tiny_llama, {"engine.stall_seconds": 0.5}, process=True), Inbox()
+    try:
+        time.sleep(1.2)  # nothing is open: no progress is expected
+        assert client.alive
+        client.submit(long_request("a", prompts[0]), inbox.deliver)
+        inbox.wait_for_tokens("a", 2)
+        os.kill(client._process.pid, signal.SIGSTOP)
+        assert inbox.wait("a", 10).error == "the engine made no progress for 0.5 s and was ended"
+        assert not client.alive
+    finally:
+        client.close()
+    assert inbox.reasons("a") == ["error"]

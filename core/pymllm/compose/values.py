@@ -59,6 +59,7 @@ _RULES: dict[str, Rule] = {
     "engine.max_running_requests": _integer(1),
     "engine.max_total_tokens": _integer(1),
     "engine.max_batch_tokens": _integer(1),
+    "engine.stall_seconds": _seconds,
     "engine.seed": _integer(-(2**63), 2**64 - 1),
     "server.port": _integer(0, 65535),
     "server.api_key": _api_key,

@@ -28,6 +28,11 @@ class Deliveries:
         """False after ``close``."""
         return self._error is None
 
+    @property
+    def any_open(self) -> bool:
+        """Whether somebody waits for an output."""
+        return bool(self._receivers)
+
     def open(self, request_id: str, deliver: Deliver) -> None:
         """Register a receiver. Raises EngineDeadError after ``close``, RequestError for an id in use."""
         with self._lock:

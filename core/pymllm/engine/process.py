@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from concurrent.futures import Future
 from contextlib import suppress
 
@@ -38,6 +39,7 @@ class ProcessClient(EngineClient):
 
     def __init__(self, config: Config, *, progress: bool) -> None:
         self._folder = _socket_folder()
+        self._stall_seconds = config.engine.stall_seconds
         self._context = zmq.Context()
         self._commands, self._results = self._context.socket(zmq.PUSH), self._context.socket(zmq.PULL)
         addresses = []
@@ -143,15 +145,23 @@ class ProcessClient(EngineClient):
     def _pass_on(self, started: Future[EngineInfo]) -> str:
         """Take messages until the process is gone, and say why it is."""
         failure = None
+        heard = time.monotonic()
         while True:
             if not self._results.poll(POLL_MS):
                 code = self._process.poll()
                 if code is None:
+                    if not (started.done() and self._deliveries.any_open):
+                        heard = time.monotonic()
+                    elif time.monotonic() - heard > self._stall_seconds and failure is None:
+                        failure = f"the engine made no progress for {self._stall_seconds:g} s and was ended"
+                        log.error("%s (engine.stall_seconds)", failure)
+                        self._process.kill()
                     continue
                 if not self._results.poll(0):  # what it sent last is still read
                     unexpected = f"the engine process ended unexpectedly ({_cause(code)})"
                     return failure or ("the engine was closed" if self._closing else unexpected)
             message = wire.from_engine.decode(self._results.recv())
+            heard = time.monotonic()
             if isinstance(message, wire.Failed):
                 failure = message.message
                 if not started.done():
