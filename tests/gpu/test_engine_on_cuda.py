@@ -14,10 +14,7 @@ from pymllm.engine.messages import EngineRequest
 from pymllm.sampling import SamplingParams
 from pymllm.testing.tiny import make_tiny_checkpoint
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 COUNT = 12
 VARIANTS = {

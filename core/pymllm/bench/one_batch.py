@@ -129,7 +129,7 @@ def measure_one_batch(
     rng = random.Random(options.seed)
     for batch_size, input_len, output_len in settings:
         new = partial(_batch, parts, rng, options, batch_size, input_len, output_len)
-        peak = peak_bytes(parts.attention.context.device, lambda: _run(parts, new()))  # noqa: B023
+        peak = peak_bytes(parts.attention.context.device, partial(_run, parts, new()))
         runs = [_run(parts, new()) for _ in range(options.repeats)]
         if profiler is not None:
             _profile(profiler, new(), f"b{batch_size}-in{input_len}-out{output_len}")

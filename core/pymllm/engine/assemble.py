@@ -114,16 +114,16 @@ def _runner(model: Model, attention: AttentionBackend, info: EngineInfo, graphs:
         return Runner(model, attention, vocab_size=info.vocab_size)
     from pymllm.engine.cuda.runner import CudaRunner
 
-    runner = CudaRunner(
-        model,
-        attention,
-        vocab_size=info.vocab_size,
-        max_running=info.max_running_requests,
-        max_context=info.max_request_tokens,
-        max_batch_tokens=info.max_batch_tokens,
-        graphs=graphs,
-    )
     with must_fit("the CUDA graphs do not fit; lower engine.memory_fraction or engine.max_running_requests"):
+        runner = CudaRunner(
+            model,
+            attention,
+            vocab_size=info.vocab_size,
+            max_running=info.max_running_requests,
+            max_context=info.max_request_tokens,
+            max_batch_tokens=info.max_batch_tokens,
+            graphs=graphs,
+        )
         runner.capture()
     return runner
 

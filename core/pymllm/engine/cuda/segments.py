@@ -60,7 +60,8 @@ class Segments:
 
 
 class _Interrupting:
-    """Stands for a backend while a forward pass is captured: attention is left out of the graphs."""
+    """Stands for a backend while a forward pass is captured: attention is left out of the graphs. It has the one
+    method that a layer calls."""
 
     def __init__(self, backend: AttentionBackend, segments: Segments) -> None:
         self._backend = backend

@@ -24,7 +24,7 @@ def write_qkv(
 
     qkv: [T, (H + 2 K) D], q then k then v, biases added, contiguous. q_out: [T, H, D], contiguous.
     k_cache, v_cache: views [pages, page_size, K, D] of one layer's cache with any strides but 1 within a head (a
-    layout with heads before tokens passes its ``transpose(1, 2)``); they may have another dtype than qkv, float8 too.
+    layout with heads before tokens passes its ``transpose(1, 2)``); they may have another dtype than qkv.
     slots: [T] integers, page * page_size + offset, >= 0. positions: [T] integers, rows of cos_sin.
     cos_sin: [positions, rotary_dim] float32 as :class:`pymllm.layers.Rope` has it, or None: no rotation. What lies
     past rotary_dim passes. q_weight, k_weight: [D] of the heads' RMS norms, or None: no norm; eps: theirs.

@@ -93,7 +93,7 @@ def write_qkv_kernel(
     d = tl.arange(0, BLOCK_HALF)
     cos = tl.full([TOKENS, BLOCK_HALF], 1.0, tl.float32)
     sin = tl.zeros([TOKENS, BLOCK_HALF], tl.float32)
-    if cos_sin is not None:  # noqa: SIM102
+    if cos_sin is not None:  # noqa: SIM102 (known when compiling; the other condition is not)
         if head < H + K:
             position = tl.load(positions + token, mask=live, other=0).to(tl.int64)
             angle = cos_sin + position[:, None] * (2 * HALF) + d[None, :]
