@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pymllm.compose.references import reference_problem
 from pymllm.compose.schema import hints, section_class
 from pymllm.compose.settings import Setting, Text, error, flatten, parse, shown
-from pymllm.config import Config, EngineConfig, LogConfig, ServerConfig
+from pymllm.config import Config, EngineConfig, LogConfig, MediaConfig, ServerConfig
 from pymllm.errors import PluginError
 from pymllm.registry import KINDS, Registry
 from pymllm.registry.rules import OPTIONS, SECTIONS
@@ -21,7 +21,12 @@ from pymllm.spelling import did_you_mean
 NAMES = tuple(entry.name for entry in fields(Config))
 """The sections of a configuration."""
 
-_PLAIN: dict[str, type] = {"engine": EngineConfig, "server": ServerConfig, "log": LogConfig}
+_PLAIN: dict[str, type] = {
+    "engine": EngineConfig,
+    "server": ServerConfig,
+    "media": MediaConfig,
+    "log": LogConfig,
+}
 
 _UNNAMED = {"model": ("auto",), "quant": ("auto", "none"), "attention": ("auto",), "cache": ()}
 """What a section's ``plugin`` may be besides a name; then it has the core's keys alone."""

@@ -39,6 +39,25 @@ def _seconds(value: Any) -> str | None:
     return None if math.isfinite(value) and value >= 0 else f"must be a number of seconds from 0 up, not {value}"
 
 
+def _time_limit(value: Any) -> str | None:
+    return None if 0 < value <= _MOST else f"must be a number above 0 and at most {_MOST}, not {value}"
+
+
+def _ports(value: Any) -> str | None:
+    wrong = [port for port in value if not 1 <= port <= 65535]
+    return f"must hold ports from 1 to 65535, not {wrong[0]}" if wrong else None
+
+
+def _hosts(value: Any) -> str | None:
+    wrong = [host for host in value if not re.fullmatch(r"(\*\.)?[A-Za-z0-9._:-]+", host)]
+    return f"must hold host names such as example.com or *.example.com, not '{wrong[0]}'" if wrong else None
+
+
+def _folders(value: Any) -> str | None:
+    wrong = [folder for folder in value if not folder.startswith("/")]
+    return f"must hold absolute paths of folders, not '{wrong[0]}'" if wrong else None
+
+
 def _device(value: Any) -> str | None:
     if re.fullmatch(r"auto|cpu|cuda(:\d+)?", value):
         return None
@@ -66,4 +85,20 @@ _RULES: dict[str, Rule] = {
     "server.max_queued_requests": _integer(1),
     "server.max_body_bytes": _integer(1, 2**63 - 1),
     "server.drain_seconds": _seconds,
+    "media.allowed_local_folders": _folders,
+    "media.allowed_hosts": _hosts,
+    "media.allowed_ports": _ports,
+    "media.max_redirects": _integer(0),
+    "media.max_concurrent_fetches": _integer(1, 1024),
+    "media.timeout_seconds": _time_limit,
+    "media.decode_timeout_seconds": _time_limit,
+    "media.decode_threads": _integer(1, 1024),
+    "media.max_items_per_request": _integer(0),
+    "media.max_bytes": _integer(1, 2**63 - 1),
+    "media.max_request_bytes": _integer(1, 2**63 - 1),
+    "media.max_pixels": _integer(1),
+    "media.max_request_pixels": _integer(1, 2**63 - 1),
+    "media.max_video_frames": _integer(1),
+    "media.max_video_seconds": _time_limit,
+    "media.video_fps": _time_limit,
 }
