@@ -20,6 +20,17 @@ class DType(str, Enum):
     bfloat16 = "bfloat16"
 
 
+class KVDtype(str, Enum):
+    """How cached keys and values are kept: as activations are (auto), in bfloat16, as 8-bit floats (float8_e4m3fn,
+    without scales), or as integers with a scale beside them."""
+
+    auto = "auto"
+    bf16 = "bf16"
+    fp8 = "fp8"
+    int8 = "int8"
+    int4 = "int4"
+
+
 class Hub(str, Enum):
     huggingface = "huggingface"
     modelscope = "modelscope"
@@ -69,9 +80,13 @@ class QuantConfig:
 
 @dataclass
 class AttentionConfig:
-    """``attention``: ``auto`` takes the best backend that really runs here and covers the model."""
+    """``attention``: ``auto`` takes the best backend that really runs here and covers the model.
+
+    kv_dtype: how cached keys and values are kept; each backend says which it can.
+    """
 
     plugin: str = "auto"
+    kv_dtype: KVDtype = KVDtype.auto
 
 
 @dataclass
@@ -132,6 +147,49 @@ class ServerConfig:
 
 
 @dataclass
+class MediaConfig:
+    """``media``: pictures and videos in requests, and how far the references to them are followed.
+
+    allowed_local_folders: absolute folders below which ``image_url`` and ``video_url`` may name files; none by
+        default.
+    allow_http: fetch http and https URLs.
+    allowed_hosts: the only hosts to fetch from ("example.com", or "*.example.com" for what is below it); null
+        means any.
+    allowed_ports: ports to connect to.
+    allow_private_addresses: also connect to private and loopback addresses (never to link-local ones).
+    max_redirects: redirects followed for one file.
+    max_concurrent_fetches: files fetched at a time; more wait.
+    timeout_seconds: longest fetch of one file, from the first look-up to its last byte.
+    decode_timeout_seconds: longest decoding of one animation or video file.
+    decode_threads: threads that decode.
+    max_items_per_request: pictures and videos of one request; of a video given as a list, each frame to fetch counts.
+    max_bytes: largest file, encoded. max_request_bytes: all files of one request.
+    max_pixels: of one picture or frame. max_request_pixels: of all that one request keeps.
+    max_video_frames: frames kept of one video. max_video_seconds: longest video.
+    video_fps: frames a second taken from a video whose request does not say.
+    """
+
+    allowed_local_folders: list[str] = field(default_factory=list)
+    allow_http: bool = True
+    allowed_hosts: list[str] | None = None
+    allowed_ports: list[int] = field(default_factory=lambda: [80, 443])
+    allow_private_addresses: bool = False
+    max_redirects: int = 3
+    max_concurrent_fetches: int = 16
+    timeout_seconds: float = 10.0
+    decode_timeout_seconds: float = 30.0
+    decode_threads: int = 4
+    max_items_per_request: int = 64
+    max_bytes: int = 32 * 1024 * 1024
+    max_request_bytes: int = 128 * 1024 * 1024
+    max_pixels: int = 32 * 1024 * 1024
+    max_request_pixels: int = 128 * 1024 * 1024
+    max_video_frames: int = 768
+    max_video_seconds: float = 600.0
+    video_fps: float = 2.0
+
+
+@dataclass
 class LogConfig:
     """``log``: how much is said on standard error."""
 
@@ -148,4 +206,5 @@ class Config:
     cache: Any = field(default_factory=CacheConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
+    media: MediaConfig = field(default_factory=MediaConfig)
     log: LogConfig = field(default_factory=LogConfig)

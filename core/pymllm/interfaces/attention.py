@@ -18,12 +18,14 @@ size, P pages in a row of the page table.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+
+from pymllm.config import KVDtype
 
 
 @dataclass(frozen=True)
@@ -41,21 +43,35 @@ class KVGroup:
 
 @dataclass(frozen=True)
 class AttentionContext:
-    """What a backend is built for. dtype: of activations; page_size: tokens; groups: by name."""
+    """What a backend is built for. dtype: of activations; page_size: tokens; groups: by name; kv_dtype: how cached
+    keys and values are kept."""
 
     device: torch.device
     dtype: torch.dtype
     page_size: int
     groups: Mapping[str, KVGroup]
+    kv_dtype: KVDtype = KVDtype.auto
+
+    @property
+    def kv_format(self) -> KVDtype:
+        """kv_dtype, but auto for bf16 where activations are bfloat16: it is the same."""
+        same = self.kv_dtype is KVDtype.bf16 and self.dtype == torch.bfloat16
+        return KVDtype.auto if same else self.kv_dtype
+
+    @property
+    def cache_dtype(self) -> torch.dtype:
+        """Of a cached number where it is kept as one, without a scale. Raises KeyError for int8 and int4."""
+        return {KVDtype.auto: self.dtype, KVDtype.bf16: torch.bfloat16, KVDtype.fp8: torch.float8_e4m3fn}[self.kv_dtype]
 
 
 @dataclass(frozen=True)
 class AttentionCapabilities:
     """What a backend can do; a fact of the class, asked before one is built.
 
-    devices: torch device types. dtypes: of activations and cache. page_sizes, head_dims: None is "any".
-    graph_capture: ``forward`` may be captured in a CUDA graph. mixed_batches: prefill chunks and decodes
-    may share a step.
+    devices: torch device types. dtypes: of activations. page_sizes, head_dims: None is "any".
+    graph_capture: ``forward`` of decodes may be captured in a CUDA graph. prefill_capture: that of a few prompts may be
+    as well. mixed_batches: prefill chunks and decodes may share a step. kv_dtypes: how the cache can be kept; bf16
+    stands for itself with other activations alone.
     """
 
     devices: frozenset[str]
@@ -63,7 +79,9 @@ class AttentionCapabilities:
     page_sizes: frozenset[int] | None = None
     head_dims: frozenset[int] | None = None
     graph_capture: bool = False
+    prefill_capture: bool = False
     mixed_batches: bool = True
+    kv_dtypes: frozenset[KVDtype] = frozenset({KVDtype.auto})
 
     def refuse(self, context: AttentionContext) -> str | None:
         """One line that says why a backend cannot serve this context, or None if it can."""
@@ -71,6 +89,10 @@ class AttentionCapabilities:
             return f"runs on {', '.join(sorted(self.devices))}, not on {context.device.type}"
         if context.dtype not in self.dtypes:
             return f"does not support {context.dtype}"
+        if context.kv_format not in self.kv_dtypes:
+            kinds = ", ".join(kind.value for kind in KVDtype if kind in self.kv_dtypes)
+            wanted = f"attention.kv_dtype: {context.kv_dtype.value}"
+            return f"does not support {wanted} with activations in {context.dtype} (it can: {kinds})"
         if self.page_sizes is not None and context.page_size not in self.page_sizes:
             sizes = ", ".join(map(str, sorted(self.page_sizes)))
             return f"does not support cache.page_size {context.page_size} (it can: {sizes})"
@@ -79,6 +101,18 @@ class AttentionCapabilities:
                 sizes = ", ".join(map(str, sorted(self.head_dims)))
                 return f"does not support head size {group.head_dim} (it can: {sizes})"
         return None
+
+
+class GraphKey(NamedTuple):
+    """What a captured step is padded to: R requests and T tokens, as many for decodes, more for prompts."""
+
+    requests: int
+    tokens: int
+
+    @property
+    def decodes(self) -> bool:
+        """Whether each request has one new token."""
+        return self.requests == self.tokens
 
 
 @dataclass
@@ -91,10 +125,13 @@ class AttentionBatch:
     context_lens_d: [R] int32, device; context_lens.
     page_table: [R, P] int32, device; page i of a row holds positions i * page_size and on; unused 0.
     slots: [T] int64, device; where each token's K and V are written.
-    graph_key: None for a step that runs eagerly. Otherwise R of a step of decodes, padded to a size that is
-        captured in a CUDA graph: ``plan`` is called outside the graph, before the capture and before every
+    graph_key: None for a step that runs eagerly. Otherwise the sizes to which the tensors of a step are padded that
+        is captured in a CUDA graph: ``plan`` is called outside the graph, before the capture and before every
         replay, with these very tensors and fresh host lists. The graph itself may write the tensors, so ``plan``
         goes by the host lists; what it prepares for ``forward`` stays at its place for that key.
+        Decodes: the host lists are padded too, with requests of one token on the scrap page. Prompts: the host lists
+        hold the real requests, each with two new tokens or more; those beyond have no tokens and no context
+        (query_starts repeats its last), and rows past the last real token may be left as they are.
     """
 
     query_lens: Sequence[int]
@@ -103,7 +140,7 @@ class AttentionBatch:
     context_lens_d: Tensor
     page_table: Tensor
     slots: Tensor
-    graph_key: int | None = None
+    graph_key: GraphKey | None = None
 
     @property
     def decode_only(self) -> bool:
@@ -163,11 +200,12 @@ class AttentionBackend(ABC):
         """Allocate the cache of a group: ``pages`` pages, page 0 included. Replaces an earlier one.
         Memory need not be initialized. Raises MemoryError or torch.OutOfMemoryError."""
 
-    def warmup(self) -> list[str]:
-        """For ``pymllm warmup``, after ``allocate``: build now whatever would otherwise be built when it is first
-        used (compiled kernels, tuning), and keep it where later processes find it. Returns what was built, a
-        line each. Must leave no trace in the cache's pages other than page 0."""
-        return []
+    def warmup(self) -> Iterable[str]:
+        """Load, or build, whatever would otherwise be built when it is first used, and keep it where later processes
+        find it. Called at every start, after ``allocate`` and a first step, so that serving never builds. A line for
+        each that was built, which a generator gives as soon as it is, so that its time is known; the caller takes all
+        of them. Must leave no trace in the cache's pages other than page 0."""
+        return ()
 
     @abstractmethod
     def plan(self, batch: AttentionBatch) -> None:
@@ -178,8 +216,11 @@ class AttentionBackend(ABC):
         """Store k and v, [T, K, D] each (k already rotated), in the planned batch's slots."""
 
     @abstractmethod
-    def attend(self, layer: AttentionLayer, q: Tensor) -> Tensor:
-        """Attention of q, [T, H, D] (already rotated), over the cache -> [T, H, D]."""
+    def attend(self, layer: AttentionLayer, q: Tensor, out: Tensor) -> None:
+        """Attention of q, [T, H, D] (already rotated), over the cache, into out.
+
+        out: [T, H, D], contiguous, of q's dtype and on its device; what it held may be anything, and is overwritten.
+        """
 
     @abstractmethod
     def copy_pages(self, source: Sequence[int], target: Sequence[int]) -> None:
@@ -211,4 +252,6 @@ class AttentionBackend(ABC):
     def forward(self, layer: AttentionLayer, qkv: Tensor, positions: Tensor) -> Tensor:
         """A whole attention layer between its two projections: qkv [T, (H + 2 K) D] -> [T, H D]."""
         q = self.produce(layer, qkv, positions)
-        return self.attend(layer, q).reshape(-1, layer.heads * layer.head_dim)
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        self.attend(layer, q, out)
+        return out.view(-1, layer.heads * layer.head_dim)

@@ -109,7 +109,7 @@ class QuantMethod(ABC):
         entry of an ignore list matched no module."""
 
     def warmup(self) -> list[str]:
-        """For ``pymllm warmup``, after ``finalize``: build now whatever the layers would otherwise build when they
-        are first used (compiled kernels, tuning), and keep it where later processes find it. Returns what was
-        built, a line each."""
+        """Load, or build, whatever the layers would otherwise build when they are first used, and keep it where later
+        processes find it. Called at every start, after ``finalize`` and a first step. Returns what was built, a line
+        each."""
         return []

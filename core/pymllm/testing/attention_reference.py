@@ -28,6 +28,25 @@ def attention(q: Array, k: Array, v: Array, scale: float, *, causal: bool = True
     return out
 
 
+def round_to_bits(x: Array, bits: int, least_exponent: int, most: float) -> Array:
+    """The nearest numbers with ``bits`` bits of mantissa after the first and exponents from ``least_exponent`` on,
+    ties to even; at most ``most`` in magnitude."""
+    exponent = np.maximum(np.frexp(x)[1] - 1, least_exponent)
+    step = np.ldexp(1.0, exponent - bits)
+    out: Array = np.clip(np.round(x / step) * step, -most, most)
+    return out
+
+
+def round_to_e4m3(x: Array) -> Array:
+    """As float8_e4m3fn holds it, saturated (Micikevicius et al. 2022)."""
+    return round_to_bits(x, 3, -6, 448.0)
+
+
+def round_to_bf16(x: Array) -> Array:
+    """As bfloat16 holds it."""
+    return round_to_bits(x, 7, -126, np.inf)
+
+
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
     """x / sqrt(mean(x^2) + eps) * weight over the last axis (Zhang and Sennrich 2019)."""
     out: Array = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight

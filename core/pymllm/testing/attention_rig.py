@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -11,9 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pymllm.interfaces import AttentionBackend, AttentionBatch, AttentionContext, KVGroup
+from pymllm.interfaces import AttentionBackend, AttentionBatch, AttentionContext, KVDtype, KVGroup
 from pymllm.testing.attention_batch import make_attention_batch
-from pymllm.testing.attention_reference import Array, attention
+from pymllm.testing.attention_reference import Array, attention, round_to_bf16, round_to_e4m3
+
+ROUNDED: Mapping[KVDtype, Callable[[Array], Array]] = {
+    KVDtype.auto: lambda x: x,
+    KVDtype.bf16: round_to_bf16,
+    KVDtype.fp8: round_to_e4m3,
+}
+"""What a cache makes of keys or values, [T, K, D]."""
 
 
 @dataclass
@@ -111,13 +118,17 @@ class Rig:
         self.backend.plan(self.batch(query_lens, context_lens, pages))
         q, k, v = (self._flat([getattr(r, x)[part] for (r, _), part in zip(parts, new)], padded_rows) for x in "qkv")
         self.backend.write(self.layers[layer], k, v)
-        out = self.backend.attend(self.layers[layer], q)
-        assert out.shape == q.shape
-        assert out.dtype == self.dtype
+        out = self.attend(self.layers[layer], q)
         for request, count in parts:
             request.done += count
         ends = np.cumsum([0, *query_lens])
         return [array(out[start:end]) for start, end in pairwise(ends)][: len(parts)]
+
+    def attend(self, layer: Layer, q: Tensor) -> Tensor:
+        """The planned batch's attention of q, [T, H, D] -> [T, H, D], which held NaN before."""
+        out = torch.full(q.shape, float("nan"), dtype=q.dtype, device=q.device)
+        self.backend.attend(layer, q, out)
+        return out
 
     def _flat(self, rows: list[Tensor], padded_rows: int) -> Tensor:
         padding = torch.full((padded_rows, *rows[0].shape[1:]), float("nan"), dtype=self.dtype)
@@ -127,7 +138,11 @@ class Rig:
         """The reference of the last ``count`` computed tokens of a request."""
         done = request.done
         q, k, v = array(request.q[done - count : done]), array(request.k[:done]), array(request.v[:done])
-        return attention(q, k, v, self.layers[0].scale)
+        return attention(q, self.kept(k), self.kept(v), self.layers[0].scale)
+
+    def kept(self, x: Array) -> Array:
+        """Keys or values, [T, K, D], as the cache keeps them."""
+        return ROUNDED[self.backend.context.kv_dtype](x)
 
     def check(self, parts: Sequence[tuple[Request, int]], tolerance: float, **options: int) -> list[Array]:
         """A step whose results must be the reference's. Returns them."""

@@ -50,14 +50,14 @@ class ReferenceAttention(AttentionBackend):
         keys[self._batch.slots] = k
         values[self._batch.slots] = v
 
-    def attend(self, layer: AttentionLayer, q: Tensor) -> Tensor:
+    def attend(self, layer: AttentionLayer, q: Tensor, out: Tensor) -> None:
         assert self._batch is not None, "plan was not called"
-        batch, outputs, first = self._batch, [], 0
+        batch, first = self._batch, 0
         for row, (length, context) in enumerate(zip(batch.query_lens, batch.context_lens)):
             k, v = self._caches[layer.group][layer.index][:, self._slots(batch.page_table[row], context)].float()
-            outputs.append(_causal(q[first : first + length].float(), k, v, layer.scale))
+            rows = slice(first, first + length)
+            out[rows] = _causal(q[rows].float(), k, v, layer.scale)
             first += length
-        return torch.cat(outputs).to(q.dtype)
 
     def _slots(self, pages: Tensor, context: int) -> Tensor:
         positions = torch.arange(context, device=pages.device)

@@ -1,4 +1,4 @@
-"""A Triton kernel for y = x W^T with a few rows of x (2 to 64), on tensor cores.
+"""A Triton kernel for y = x W^T with a few rows of x (2 to 128), on tensor cores.
 
 W's rows are the rows of the tensor cores' product and x's rows its columns, so that few of them waste little. The sum
 over K may be cut among programs, of which the last to arrive adds the parts in their order: results do not vary.

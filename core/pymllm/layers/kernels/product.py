@@ -26,8 +26,8 @@ def product(
     x: [T, K]; weight: [N, K], or [2 N, K], gate above up, where gated, contiguous, K a multiple of 8; bias: as many as
     rows of the weight; norm_weight: [K] of an RMS norm with ``eps``; residual: [T, N], contiguous, is overwritten with
     the result, which is returned -> [T, N].
-    tiling: one for that number of rows ("gemv" and "resident" take one, "dot" up to 64). counters: int32 zeros, one for
-    each 16 rows of the weight, that no product that may run at the same time has; needed where a tiling splits.
+    tiling: one for that number of rows ("gemv" and "resident" take one, "dot" up to 128). counters: int32 zeros, one
+    for each 16 rows of the weight, that no product that may run at the same time has; needed where a tiling splits.
 
     Sums are float32. The kernels take bfloat16 and float16 on a GPU, the library anything.
     """

@@ -5,7 +5,32 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from pymllm.interfaces import AttentionLayer
 from pymllm.layers.kernels.available import has_kernels
+from pymllm.layers.kernels.storage import rows_of, stored
+
+
+def produce(
+    layer: AttentionLayer, qkv: Tensor, positions: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor
+) -> Tensor:
+    """``AttentionBackend.produce`` in one pass, for a backend whose cache :func:`write_qkv` can write -> q [T, H, D].
+
+    qkv: [T, (H + 2 K) D]; positions: [T]; the rest: as :func:`write_qkv` takes it.
+    """
+    q_norm, k_norm, rope = layer.q_norm, layer.k_norm, layer.rope
+    return write_qkv(
+        qkv.contiguous(),
+        torch.empty(len(qkv), layer.heads, layer.head_dim, dtype=qkv.dtype, device=qkv.device),
+        k_cache,
+        v_cache,
+        slots,
+        positions,
+        None if rope is None else rope.cos_sin,
+        None if q_norm is None else q_norm.weight,
+        None if k_norm is None else k_norm.weight,
+        0.0 if q_norm is None else q_norm.eps,
+        0.0 if k_norm is None else k_norm.eps,
+    )
 
 
 def write_qkv(
@@ -18,23 +43,25 @@ def write_qkv(
     cos_sin: Tensor | None = None,
     q_weight: Tensor | None = None,
     k_weight: Tensor | None = None,
-    eps: float = 1e-6,
+    q_eps: float = 1e-6,
+    k_eps: float = 1e-6,
 ) -> Tensor:
     """Write normed and rotated q to ``q_out`` and k and v to their slots of a paged cache; returns ``q_out``.
 
     qkv: [T, (H + 2 K) D], q then k then v, biases added, contiguous. q_out: [T, H, D], contiguous.
     k_cache, v_cache: views [pages, page_size, K, D] of one layer's cache with any strides but 1 within a head (a
-    layout with heads before tokens passes its ``transpose(1, 2)``); they may have another dtype than qkv.
+    layout with heads before tokens passes its ``transpose(1, 2)``); they may have another dtype than qkv. In
+    float8_e4m3fn, what is beyond its range is written as its largest number.
     slots: [T] integers, page * page_size + offset, >= 0. positions: [T] integers, rows of cos_sin.
     cos_sin: [positions, rotary_dim] float32 as :class:`pymllm.layers.Rope` has it, or None: no rotation. What lies
-    past rotary_dim passes. q_weight, k_weight: [D] of the heads' RMS norms, or None: no norm; eps: theirs.
+    past rotary_dim passes. q_weight, k_weight: [D] of the heads' RMS norms, or None: no norm; q_eps, k_eps: theirs.
 
     Arithmetic is float32, rounded once at the end. On a GPU it is one kernel that may be captured in a graph.
     """
     assert qkv.is_contiguous(), "qkv is contiguous"
     assert q_out.is_contiguous(), "q_out is contiguous"
     assert k_cache.stride(3) == v_cache.stride(3) == 1, "a head's components lie side by side"
-    arguments = (qkv, q_out, k_cache, v_cache, slots, positions, cos_sin, q_weight, k_weight, eps)
+    arguments = (qkv, q_out, k_cache, v_cache, slots, positions, cos_sin, q_weight, k_weight, q_eps, k_eps)
     if has_kernels(qkv.device):
         from pymllm.layers.kernels.qkv_triton import launch
 
@@ -54,19 +81,20 @@ def _compose(
     cos_sin: Tensor | None,
     q_weight: Tensor | None,
     k_weight: Tensor | None,
-    eps: float,
+    q_eps: float,
+    k_eps: float,
 ) -> None:
     """The kernel's twin in PyTorch."""
     heads, kv_heads, page_size = q_out.shape[1], k_cache.shape[2], k_cache.shape[1]
     parts = qkv.view(len(qkv), -1, q_out.shape[2]).float().split([heads, kv_heads, kv_heads], dim=1)
-    q, k = _norm(parts[0], q_weight, eps), _norm(parts[1], k_weight, eps)
+    q, k = _norm(parts[0], q_weight, q_eps), _norm(parts[1], k_weight, k_eps)
     if cos_sin is not None:
         cos, sin = cos_sin[positions.long()].unsqueeze(1).chunk(2, dim=-1)
         q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
     q_out.copy_(q)
     page, offset = slots.long() // page_size, slots.long() % page_size
-    k_cache[page, offset] = k.to(k_cache.dtype)
-    v_cache[page, offset] = parts[2].to(v_cache.dtype)
+    for cache, values in ((k_cache, k), (v_cache, parts[2])):
+        rows_of(cache)[page, offset] = rows_of(stored(values, cache.dtype))
 
 
 def _norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:

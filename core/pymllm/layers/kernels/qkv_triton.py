@@ -7,22 +7,13 @@ import triton.language as tl
 from torch import Tensor
 
 from pymllm.layers.kernels.dependent import launch_dependents, launch_options, wait
+from pymllm.layers.kernels.storage import kernel_cache
+from pymllm.layers.kernels.storage_triton import to_cache
 
 
 @triton.jit
-def _turned(
-    source,
-    weight,
-    cos,
-    sin,
-    live,
-    eps,
-    D: tl.constexpr,
-    HALF: tl.constexpr,
-    BLOCK_HALF: tl.constexpr,
-    BLOCK_REST: tl.constexpr,
-):
-    """Heads [TOKENS, D] in three parts: the two halves that are rotated, normed and rotated, and the rest, normed."""
+def _take(source, live, D: tl.constexpr, HALF: tl.constexpr, BLOCK_HALF: tl.constexpr, BLOCK_REST: tl.constexpr):
+    """Heads [TOKENS, D] in three parts, float32: the two halves that are rotated, and the rest."""
     d = tl.arange(0, BLOCK_HALF)
     r = 2 * HALF + tl.arange(0, BLOCK_REST)
     inside = live[:, None] & (d < HALF)[None, :]
@@ -30,27 +21,37 @@ def _turned(
     a = tl.load(source[:, None] + d[None, :], mask=inside, other=0.0).to(tl.float32)
     b = tl.load(source[:, None] + HALF + d[None, :], mask=inside, other=0.0).to(tl.float32)
     rest = tl.load(source[:, None] + r[None, :], mask=beyond, other=0.0).to(tl.float32)
+    return a, b, rest
+
+
+@triton.jit
+def _norm(
+    a, b, rest, weight, eps, D: tl.constexpr, HALF: tl.constexpr, BLOCK_HALF: tl.constexpr, BLOCK_REST: tl.constexpr
+):
+    """The parts of heads after their RMS norm; weight: [D] or None, no norm."""
     if weight is not None:
+        d = tl.arange(0, BLOCK_HALF)
+        r = 2 * HALF + tl.arange(0, BLOCK_REST)
         squares = tl.sum(a * a, 1) + tl.sum(b * b, 1) + tl.sum(rest * rest, 1)
         factor = tl.rsqrt(squares / D + eps)[:, None]
         a *= factor * tl.load(weight + d, mask=d < HALF, other=0.0).to(tl.float32)[None, :]
         b *= factor * tl.load(weight + HALF + d, mask=d < HALF, other=0.0).to(tl.float32)[None, :]
         rest *= factor * tl.load(weight + r, mask=r < D, other=0.0).to(tl.float32)[None, :]
-    return a * cos - b * sin, b * cos + a * sin, rest
+    return a, b, rest
 
 
 @triton.jit
 def _put(
     target, a, b, rest, live, D: tl.constexpr, HALF: tl.constexpr, BLOCK_HALF: tl.constexpr, BLOCK_REST: tl.constexpr
 ):
-    """The inverse of the cut; target: [TOKENS] pointers."""
+    """Store the parts of heads; target: [TOKENS] pointers."""
     d = tl.arange(0, BLOCK_HALF)
     r = 2 * HALF + tl.arange(0, BLOCK_REST)
     inside = live[:, None] & (d < HALF)[None, :]
     kind = target.dtype.element_ty
-    tl.store(target[:, None] + d[None, :], a.to(kind), mask=inside)
-    tl.store(target[:, None] + HALF + d[None, :], b.to(kind), mask=inside)
-    tl.store(target[:, None] + r[None, :], rest.to(kind), mask=live[:, None] & (r < D)[None, :])
+    tl.store(target[:, None] + d[None, :], to_cache(a, kind), mask=inside)
+    tl.store(target[:, None] + HALF + d[None, :], to_cache(b, kind), mask=inside)
+    tl.store(target[:, None] + r[None, :], to_cache(rest, kind), mask=live[:, None] & (r < D)[None, :])
 
 
 @triton.jit(do_not_specialize=["tokens"])
@@ -65,7 +66,8 @@ def write_qkv_kernel(
     q_weight,
     k_weight,
     tokens,
-    eps,
+    q_eps,
+    k_eps,
     page_size,
     k_page,
     k_token,
@@ -88,34 +90,35 @@ def write_qkv_kernel(
     head = tl.program_id(1)
     live = token < tokens
     wait(PDL)
-    source = qkv + (token.to(tl.int64) * (H + 2 * K) + head) * D
+    # All loads that need no other go first, so that a program waits for memory twice, not four times.
+    a, b, rest = _take(qkv + (token.to(tl.int64) * (H + 2 * K) + head) * D, live, D, HALF, BLOCK_HALF, BLOCK_REST)
+    slot = tl.load(slots + token, mask=live, other=0).to(tl.int64)
 
-    d = tl.arange(0, BLOCK_HALF)
-    cos = tl.full([TOKENS, BLOCK_HALF], 1.0, tl.float32)
-    sin = tl.zeros([TOKENS, BLOCK_HALF], tl.float32)
-    if cos_sin is not None:  # noqa: SIM102 (known when compiling; the other condition is not)
-        if head < H + K:
+    if head < H + K:
+        d = tl.arange(0, BLOCK_HALF)
+        cos = tl.full([TOKENS, BLOCK_HALF], 1.0, tl.float32)
+        sin = tl.zeros([TOKENS, BLOCK_HALF], tl.float32)
+        if cos_sin is not None:
             position = tl.load(positions + token, mask=live, other=0).to(tl.int64)
             angle = cos_sin + position[:, None] * (2 * HALF) + d[None, :]
             inside = live[:, None] & (d < HALF)[None, :]
             cos = tl.load(angle, mask=inside, other=1.0)
             sin = tl.load(angle + HALF, mask=inside, other=0.0)
-
-    if head < H:
-        a, b, rest = _turned(source, q_weight, cos, sin, live, eps, D, HALF, BLOCK_HALF, BLOCK_REST)
-        q_place = q_out + (token.to(tl.int64) * H + head) * D
-        _put(q_place, a, b, rest, live, D, HALF, BLOCK_HALF, BLOCK_REST)
-    else:
-        slot = tl.load(slots + token, mask=live, other=0).to(tl.int64)
-        page, offset = slot // page_size, slot % page_size
-        if head < H + K:
-            a, b, rest = _turned(source, k_weight, cos, sin, live, eps, D, HALF, BLOCK_HALF, BLOCK_REST)
-            k_place = k_cache + page * k_page + offset * k_token + (head - H).to(tl.int64) * k_head
-            _put(k_place, a, b, rest, live, D, HALF, BLOCK_HALF, BLOCK_REST)
+        if head < H:
+            a, b, rest = _norm(a, b, rest, q_weight, q_eps, D, HALF, BLOCK_HALF, BLOCK_REST)
+            q_place = q_out + (token.to(tl.int64) * H + head) * D
+            _put(q_place, a * cos - b * sin, b * cos + a * sin, rest, live, D, HALF, BLOCK_HALF, BLOCK_REST)
         else:
-            a, b, rest = _turned(source, None, cos, sin, live, eps, D, HALF, BLOCK_HALF, BLOCK_REST)
-            v_place = v_cache + page * v_page + offset * v_token + (head - H - K).to(tl.int64) * v_head
-            _put(v_place, a, b, rest, live, D, HALF, BLOCK_HALF, BLOCK_REST)
+            a, b, rest = _norm(a, b, rest, k_weight, k_eps, D, HALF, BLOCK_HALF, BLOCK_REST)
+            k_place = (
+                k_cache + slot // page_size * k_page + slot % page_size * k_token + (head - H).to(tl.int64) * k_head
+            )
+            _put(k_place, a * cos - b * sin, b * cos + a * sin, rest, live, D, HALF, BLOCK_HALF, BLOCK_REST)
+    else:
+        v_place = (
+            v_cache + slot // page_size * v_page + slot % page_size * v_token + (head - H - K).to(tl.int64) * v_head
+        )
+        _put(v_place, a, b, rest, live, D, HALF, BLOCK_HALF, BLOCK_REST)
 
 
 def launch(
@@ -128,15 +131,18 @@ def launch(
     cos_sin: Tensor | None,
     q_weight: Tensor | None,
     k_weight: Tensor | None,
-    eps: float,
+    q_eps: float,
+    k_eps: float,
 ) -> None:
     """Run the kernel; the arguments are write_qkv's, checked there."""
     tokens, heads, size = q_out.shape
     kv_heads = k_cache.shape[2]
+    k_cache, v_cache = kernel_cache(k_cache), kernel_cache(v_cache)
     # Without a rotation the halves are halves all the same, so that they are not empty blocks.
     half = size // 2 if cos_sin is None else cos_sin.shape[1] // 2
-    # A decode step is bound by latency: one warp a head. A long prefill by bandwidth: fewer, larger programs.
-    per_program = 1 if tokens <= 256 else 16
+    # A decode step is bound by latency: one warp a head, and no more programs than a GPU holds at once. A long prefill
+    # is bound by bandwidth: fewer, larger programs.
+    per_program = 1 if tokens <= 32 else 4 if tokens <= 512 else 16
     write_qkv_kernel[(triton.cdiv(tokens, per_program), heads + 2 * kv_heads)](
         qkv,
         q_out,
@@ -148,7 +154,8 @@ def launch(
         q_weight,
         k_weight,
         tokens,
-        eps,
+        q_eps,
+        k_eps,
         k_cache.shape[1],
         *k_cache.stride()[:3],
         *v_cache.stride()[:3],

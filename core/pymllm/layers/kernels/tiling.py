@@ -12,8 +12,11 @@ from typing import Literal
 Operation = Literal["plain", "norm", "gated", "onto"]
 """A product alone; after a norm; after a norm and before silu(gate) * up; added to the residual stream."""
 
-MOST_ROWS = 64
+MOST_ROWS = 128
 """Products with more rows are the library's: they read W once too, and compute faster."""
+
+FEW_ROWS = 64
+"""Up to so many rows tensor-core kernels of ours serve all products, beyond them those of a small model's MLP."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,10 @@ def choose(product: Product, rows: int, gpu: GPU, table: Mapping[str, Tiling]) -
 
 
 def rule(product: Product, rows: int, gpu: GPU) -> Tiling:
-    """The choice without a measurement, for 1 to 64 rows: what was best on an H200, as far as a rule can say it."""
+    """The choice without a measurement, for 1 to 128 rows: what was best on an H200, as far as a rule can say it."""
+    if rows > FEW_ROWS:
+        short = product.operation == "gated" and product.in_features <= 1024
+        return dot_tiling(product, rows, gpu, block_k=64, stages=5) if short else LIBRARY
     return _one_row(product, gpu) if rows == 1 else _few_rows(product, rows, gpu)
 
 

@@ -16,7 +16,7 @@ from pymllm.layers.kernels.product import product
 from pymllm.layers.kernels.table import describe, load_table, read_table, table_path, write_table
 from pymllm.layers.kernels.tiling import GPU, LIBRARY, Product, Tiling, bucket, dot_tiling
 
-ROWS = (1, 2, 4, 8, 16, 32, 64)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 _GEMV = ((8, 4), (4, 4), (4, 2), (2, 2), (2, 4), (2, 8))
 """block_n and warps; each thread loads 16 bytes of a row at a time, so a warp takes 256 terms."""

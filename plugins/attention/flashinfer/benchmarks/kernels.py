@@ -15,7 +15,8 @@ from types import SimpleNamespace
 
 import torch
 
-from pymllm.interfaces import AttentionBatch, AttentionContext, KVGroup
+from pymllm.interfaces import AttentionBatch, AttentionContext, GraphKey, KVDtype, KVGroup
+from pymllm.layers.kernels.storage import rows_of
 from pymllm.testing.attention_batch import make_attention_batch
 from pymllm_attention_flashinfer.backend import FlashInferAttention
 from pymllm_attention_flashinfer.plugin import Decode, FlashInferOptions, Prefill
@@ -39,34 +40,51 @@ class Setup:
     """A backend with as many layers as fill CACHE_BYTES, and a batch on scattered pages."""
 
     def __init__(
-        self, options: FlashInferOptions, heads: int, query_lens: Sequence[int], context_lens: Sequence[int], page: int
+        self,
+        options: FlashInferOptions,
+        heads: int,
+        query_lens: Sequence[int],
+        context_lens: Sequence[int],
+        page: int,
+        kind: KVDtype,
     ) -> None:
         tokens = sum(-(-context // page) * page for context in context_lens)
         layers = max(2, min(28, CACHE_BYTES // (4 * KV_HEADS * SIZE * tokens)))
         group = KVGroup("full", layers, KV_HEADS, SIZE)
-        self.backend = FlashInferAttention(options, AttentionContext(DEVICE, DTYPE, page, {"full": group}))
+        context = AttentionContext(DEVICE, DTYPE, page, {"full": group}, kind)
+        self.backend = FlashInferAttention(options, context)
+        self.token_bytes = self.backend.page_bytes(group) / layers / page
         pages = tokens // page + 1
         self.backend.allocate(group, pages)
         for cache in self.backend._caches.values():
-            cache.data.normal_()
+            fill(cache.data)
         shape = {"group": "full", "heads": heads, "kv_heads": KV_HEADS, "head_dim": SIZE, "scale": SIZE**-0.5}
         self.layers = [SimpleNamespace(index=i, q_norm=None, k_norm=None, rope=None, **shape) for i in range(layers)]
         free = random.Random(0).sample(range(1, pages), pages - 1)
         owned = [[free.pop() for _ in range(-(-context // page))] for context in context_lens]
         self.batch = make_attention_batch(query_lens, context_lens, owned, page, DEVICE)
         if max(query_lens) == 1:
-            self.batch.graph_key = len(query_lens)
+            self.batch.graph_key = GraphKey(len(query_lens), len(query_lens))
         self.q = torch.randn(sum(query_lens), heads, SIZE, device=DEVICE).to(DTYPE)
+        self.out = torch.empty_like(self.q)
         self.backend.plan(self.batch)
 
     def attend(self) -> None:
         """All layers."""
         for layer in self.layers:
-            self.backend.attend(layer, self.q)
+            self.backend.attend(layer, self.q, self.out)
 
     def seconds(self) -> float:
         """Of the device, for one layer."""
         return device_seconds(self.attend) / len(self.layers)
+
+
+def fill(cache: torch.Tensor) -> None:
+    """Random numbers of moderate size; of an 8-bit float, random bits."""
+    if cache.dtype.itemsize == 1:
+        rows_of(cache).random_(0, 0x40)
+    else:
+        cache.normal_()
 
 
 def device_seconds(work: Callable[[], object], repeats: int = 15) -> float:
@@ -105,42 +123,48 @@ def eager(batch: AttentionBatch) -> AttentionBatch:
     return AttentionBatch(**{**vars(batch), "graph_key": None})
 
 
-def decodes(page: int) -> None:
+def decodes(page: int, kind: KVDtype) -> None:
     """Microseconds of a layer and TB/s, on CUDA cores, on tensor cores and as the plugin chooses."""
     for heads in (16, 32):
         for name, lens in DECODES.items():
             found = []
             for decode in (Decode.cuda_cores, Decode.tensor_cores, Decode.auto):
-                setup = Setup(FlashInferOptions(decode=decode), heads, [1] * len(lens), lens, page)
+                setup = Setup(FlashInferOptions(decode=decode), heads, [1] * len(lens), lens, page, kind)
                 seconds = setup.seconds()
-                traffic = 4 * KV_HEADS * SIZE * sum(lens) / seconds / 1e12
+                traffic = setup.token_bytes * sum(lens) / seconds / 1e12
                 found.append(f"{1e6 * seconds:6.1f} us {traffic:4.2f} TB/s")
             plan = host_microseconds(lambda s=setup: s.backend.plan(s.batch))  # type: ignore[misc]
             columns = "   ".join(f"{kind} {text}" for kind, text in zip(("cores", "tensor", "auto"), found))
             print(f"decode {heads}/{KV_HEADS} page {page} {name:15} {columns}   plan {plan:.0f} us", flush=True)
 
 
-def prefills(page: int) -> None:
+def prefills(page: int, kind: KVDtype) -> None:
     """Microseconds of a layer and TFLOP/s, by generation."""
+    generations = (Prefill.fa2, Prefill.fa3) if kind is KVDtype.auto else (Prefill.fa2,)
     for heads in (16, 32):
         for name, lens in PREFILLS.items():
             found = []
-            for prefill in (Prefill.fa2, Prefill.fa3):
-                setup = Setup(FlashInferOptions(prefill=prefill), heads, lens, lens, page)
+            for prefill in generations:
+                setup = Setup(FlashInferOptions(prefill=prefill), heads, lens, lens, page, kind)
                 seconds = setup.seconds()
                 plan = host_microseconds(lambda s=setup: s.backend.plan(s.batch))  # type: ignore[misc]
                 work = 2 * heads * SIZE * sum(n * n for n in lens) / seconds / 1e12
-                found.append(f"{1e6 * seconds:6.1f} us {work:3.0f} TFLOP/s plan {plan:3.0f} us")
-            print(f"prefill {heads}/{KV_HEADS} page {page} {name:8} fa2 {found[0]}   fa3 {found[1]}", flush=True)
+                found.append(f"{prefill.value} {1e6 * seconds:6.1f} us {work:3.0f} TFLOP/s plan {plan:3.0f} us")
+            print(f"prefill {heads}/{KV_HEADS} page {page} {name:8} {'   '.join(found)}", flush=True)
 
 
-def hosts() -> None:
-    """Host time of an eager plan and of a layer."""
-    setup = Setup(FlashInferOptions(), 16, [1] * 128, [1000] * 128, 16)
+def hosts(page: int, kind: KVDtype) -> None:
+    """Host time of a plan, captured and not, and of a layer."""
+    setup = Setup(FlashInferOptions(), 16, [1] * 128, [1000] * 128, page, kind)
     batch = eager(setup.batch)
+    captured = host_microseconds(lambda: setup.backend.plan(setup.batch))
     plan = host_microseconds(lambda: setup.backend.plan(batch))
-    layer = host_microseconds(lambda: setup.backend.attend(setup.layers[0], setup.q))
-    print(f"host: eager plan of 128 decodes {plan:.0f} us, attend {layer:.0f} us")
+    layer = host_microseconds(lambda: setup.backend.attend(setup.layers[0], setup.q, setup.out))
+    print(f"host: plan of 128 decodes {captured:.0f} us captured, {plan:.0f} us eager; attend {layer:.0f} us")
+    setup = Setup(FlashInferOptions(), 16, [1] * 8 + [300], [1000] * 9, page, kind)
+    plan = host_microseconds(lambda: setup.backend.plan(setup.batch))
+    layer = host_microseconds(lambda: setup.backend.attend(setup.layers[0], setup.q, setup.out))
+    print(f"host: plan of 8 decodes and a chunk {plan:.0f} us; attend {layer:.0f} us")
 
 
 def main() -> None:
@@ -148,15 +172,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--page-size", type=int, default=16)
     parser.add_argument("--only", default="decodes,prefills,hosts")
+    parser.add_argument("--kv-dtype", default="auto", choices=["auto", "fp8"])
     options = parser.parse_args()
     wanted = options.only.split(",")
     with torch.inference_mode():
-        if "hosts" in wanted:
-            hosts()
-        if "decodes" in wanted:
-            decodes(options.page_size)
-        if "prefills" in wanted:
-            prefills(options.page_size)
+        for name, measure in (("hosts", hosts), ("decodes", decodes), ("prefills", prefills)):
+            if name in wanted:
+                measure(options.page_size, KVDtype(options.kv_dtype))
 
 
 if __name__ == "__main__":

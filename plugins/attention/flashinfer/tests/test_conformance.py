@@ -7,6 +7,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 
+from pymllm.interfaces import KVDtype
 from pymllm.plugin import AttentionOptions
 from pymllm.testing.attention import SHAPES, AttentionBackendConformance, MakeBackend, MakeRig
 from pymllm.testing.attention_rig import Rig, array, assert_close
@@ -47,15 +48,35 @@ class TestFa2(OnCuda):
     options = FlashInferOptions(prefill=Prefill.fa2)
 
 
+class TestDecodesOnCudaCores(OnCuda):
+    options = FlashInferOptions(prefill=Prefill.fa2, decode=Decode.cuda_cores)
+
+    @pytest.fixture(params=[shape for shape in SHAPES if shape.head_dim in (64, 128) and shape.heads != 7], ids=str)
+    def rig(self, request: pytest.FixtureRequest, make_rig: MakeRig) -> Rig:
+        return make_rig(request.param)
+
+
 class TestDecodesOnTensorCores(OnCuda):
     options = FlashInferOptions(prefill=Prefill.fa2, decode=Decode.tensor_cores)
+
+
+class TestFp8(OnCuda):
+    options = FlashInferOptions()
+
+    @pytest.fixture
+    def kv_dtype(self) -> KVDtype:
+        return KVDtype.fp8
+
+
+class TestFp8DecodesOnTensorCores(TestFp8):
+    options = FlashInferOptions(decode=Decode.tensor_cores)
 
 
 @pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="needs a Hopper GPU"
 )
 class TestFa3(OnCuda):
-    options = FlashInferOptions(prefill=Prefill.fa3)
+    options = FlashInferOptions()  # fa3, but for an fp8 cache
 
     def test_long_prompts_are_computed_from_a_packed_copy(self, make_rig: MakeRig, tolerance: float) -> None:
         rig = make_rig(SHAPES[2], pages=700)

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from pymllm.interfaces import AttentionContext, KVGroup
+from pymllm.interfaces import AttentionContext, GraphKey, KVDtype, KVGroup
 from pymllm.testing.attention_rig import Request, Rig, array, assert_close
 from pymllm_attention_flashinfer.backend import FlashInferAttention
 from pymllm_attention_flashinfer.plugin import Decode, FlashInferOptions, Prefill
@@ -23,10 +23,16 @@ pytestmark = [
 PAGE, WIDTH, CUDA = 16, 64, torch.device("cuda")
 
 
-@pytest.fixture(params=[Decode.cuda_cores, Decode.tensor_cores], ids=lambda decode: decode.value)
-def rig(request: pytest.FixtureRequest) -> Rig:
+@pytest.fixture(params=[KVDtype.auto, KVDtype.fp8], ids=lambda kind: kind.value)
+def kv_dtype(request: pytest.FixtureRequest) -> KVDtype:
+    kind: KVDtype = request.param
+    return kind
+
+
+@pytest.fixture(params=[Decode.triton, Decode.cuda_cores, Decode.tensor_cores], ids=lambda decode: decode.value)
+def rig(request: pytest.FixtureRequest, kv_dtype: KVDtype) -> Rig:
     group = KVGroup("full", 2, 4, 128)
-    context = AttentionContext(CUDA, torch.bfloat16, PAGE, {"full": group})
+    context = AttentionContext(CUDA, torch.bfloat16, PAGE, {"full": group}, kv_dtype)
     options = FlashInferOptions(prefill=Prefill.fa2, decode=request.param)
     return Rig(FlashInferAttention(options, context), heads=8, pages=400)
 
@@ -45,7 +51,7 @@ class Captured:
             page_table=torch.zeros_like(wide),
             context_lens_d=sources.context_lens_d.clone(),
             slots=sources.slots.clone(),
-            graph_key=size,
+            graph_key=GraphKey(size, size),
         )
         heads, kv_heads, head = rig.layers[0].heads, rig.group.kv_heads, rig.group.head_dim
         self.q = torch.zeros(size, heads, head, dtype=rig.dtype, device=CUDA)
@@ -62,7 +68,9 @@ class Captured:
             getattr(self.batch, name).copy_(getattr(self.sources, name))
         layer = self.rig.layers[1]
         self.rig.backend.write(layer, self.kv[0], self.kv[1])
-        return self.rig.backend.attend(layer, self.q)
+        out = torch.empty_like(self.q)
+        self.rig.backend.attend(layer, self.q, out)
+        return out
 
     def replay(self, requests: list[Request]) -> None:
         """Decode the next token of each request, with padding, and compare."""
@@ -113,34 +121,29 @@ def test_eager_steps_in_between_change_nothing(rig: Rig) -> None:
     graph.replay(requests)
 
 
-def test_a_step_with_chunks_has_no_graph_key(rig: Rig) -> None:
-    batch = replace(rig.batch([2], [5], [rig.take(5)]), graph_key=1)
-    with pytest.raises(ValueError, match="only a step of decodes alone"):
-        rig.backend.plan(batch)
-
-
 @pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
 def test_capture_before_a_first_run_is_refused() -> None:
     group = KVGroup("full", 1, 4, 128)
     context = AttentionContext(CUDA, torch.bfloat16, PAGE, {"full": group})
-    fresh = Rig(FlashInferAttention(FlashInferOptions(), context), heads=8, pages=20)
-    fresh.backend.plan(replace(fresh.batch([1], [5], [fresh.take(5)]), graph_key=1))
+    fresh = Rig(FlashInferAttention(FlashInferOptions(decode=Decode.tensor_cores), context), heads=8, pages=20)
+    fresh.backend.plan(replace(fresh.batch([1], [5], [fresh.take(5)]), graph_key=GraphKey(1, 1)))
     q = torch.zeros(1, 8, 128, dtype=torch.bfloat16, device=CUDA)
     torch.cuda.synchronize()
     with pytest.raises(RuntimeError, match="before it was run once"), torch.cuda.graph(torch.cuda.CUDAGraph()):
-        fresh.backend.attend(fresh.layers[0], q)
+        fresh.backend.attend(fresh.layers[0], q, torch.empty_like(q))
 
 
 def test_steps_do_not_wait_for_the_device(rig: Rig) -> None:
     requests = prefilled(rig, [40, 333, 80])
     batch = rig.batch([1, 1, 3], [41, 334, 83], [request.pages for request in requests])
     q = torch.randn(5, 8, 128, device=CUDA).to(rig.dtype)
+    out = torch.empty_like(q)
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(3):
             rig.backend.plan(batch)
-            rig.backend.attend(rig.layers[1], q)
+            rig.backend.attend(rig.layers[1], q, out)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

@@ -65,16 +65,17 @@ def measure(backend: TorchAttention, layers: list, query_lens: Sequence[int], co
     ends = zip(query_lens, context_lens)
     positions = torch.cat([torch.arange(context - new, context) for new, context in ends]).to(device)
     qkv = torch.randn(len(positions), (HEADS + 2 * KV_HEADS) * SIZE, device=device).to(dtype)
+    out = torch.empty(len(positions), HEADS, SIZE, dtype=dtype, device=device)
     seconds: dict[str, list[float]] = {"plan": [], "produce": [], "attend": []}
     for _ in range(20):
         clock = [now(device)]
         backend.plan(batch)
         clock.append(now(device))
-        with layers[0].rope.at(positions, dtype):
+        with layers[0].rope.at(positions):
             queries = [backend.produce(layer, qkv, positions) for layer in layers]
         clock.append(now(device))
         for layer, q in zip(layers, queries):
-            backend.attend(layer, q)
+            backend.attend(layer, q, out)
         clock.append(now(device))
         for name, start, end in zip(seconds, clock, clock[1:]):
             seconds[name].append(end - start)

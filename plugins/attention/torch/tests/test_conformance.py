@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pymllm.interfaces import KVDtype
 from pymllm.plugin import AttentionOptions
-from pymllm.testing.attention import AttentionBackendConformance, MakeBackend
+from pymllm.testing.attention import SHAPES, AttentionBackendConformance, MakeBackend, MakeRig
+from pymllm.testing.attention_rig import Rig
 from pymllm_attention_torch.backend import TorchAttention
 
 
@@ -20,9 +22,27 @@ class TestTorchAttention(AttentionBackendConformance):
         return request.param
 
 
+class TestWithAnFp8Cache(TestTorchAttention):
+    @pytest.fixture
+    def kv_dtype(self) -> KVDtype:
+        return KVDtype.fp8
+
+    @pytest.fixture(params=SHAPES[::3], ids=str)
+    def rig(self, request: pytest.FixtureRequest, make_rig: MakeRig) -> Rig:
+        return make_rig(request.param)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 class TestTorchAttentionOnCuda(TestTorchAttention):
+    @pytest.fixture
+    def device(self) -> torch.device:
+        return torch.device("cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+class TestWithAnFp8CacheOnCuda(TestWithAnFp8Cache):
     @pytest.fixture
     def device(self) -> torch.device:
         return torch.device("cuda")

@@ -6,6 +6,7 @@ TB/s counts every key and value once. Prefill and packed attention: TFLOP/s coun
 
 from __future__ import annotations
 
+import argparse
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,13 +16,14 @@ from time import perf_counter
 import torch
 import torch.nn.functional as F
 
-from pymllm.interfaces import AttentionContext, KVGroup
+from pymllm.interfaces import AttentionContext, KVDtype, KVGroup
+from pymllm.layers.kernels.storage import rows_of
 from pymllm.testing.attention_batch import make_attention_batch
 from pymllm.testing.attention_rig import Layer
 from pymllm_attention_triton.backend import TritonAttention
 from pymllm_attention_triton.cache import PagedCache
 from pymllm_attention_triton.configs import LaunchConfig, decode_config, device_of, prefill_config, varlen_config
-from pymllm_attention_triton.launch import Step, decode, packed, prefill
+from pymllm_attention_triton.launch import Step, assign, decode, packed, prefill
 
 DEVICE = torch.device("cuda")
 
@@ -38,16 +40,21 @@ class Case:
 
 
 def make_case(
-    queries: list[int], contexts: list[int], heads: int, kv_heads: int, size: int = 128, layers: int = 1, page: int = 16
-) -> Case:
+    queries: list[int], contexts: list[int], heads: int, kv_heads: int, size: int = 128, layers: int = 1,
+    page: int = 16, kind: KVDtype = KVDtype.auto,
+) -> Case:  # fmt: skip
     """Requests with these new tokens and context lengths, their pages shuffled."""
     pages = [-(-context // page) for context in contexts]
     order = (torch.randperm(sum(pages)) + 1).split(pages)
     batch = make_attention_batch(queries, contexts, [part.tolist() for part in order], page, DEVICE)
     group = KVGroup("full", layers, kv_heads, size)
-    cache = PagedCache(group, sum(pages) + 1, AttentionContext(DEVICE, torch.bfloat16, page, {"full": group}))
+    context = AttentionContext(DEVICE, torch.bfloat16, page, {"full": group}, kind)
+    cache = PagedCache(group, sum(pages) + 1, context)
     for layer in cache.data:
-        layer.normal_()
+        if layer.dtype.itemsize == 1:
+            rows_of(layer).random_(0, 0x40)  # moderate numbers
+        else:
+            layer.normal_()
     counters = torch.zeros(len(queries) * kv_heads, dtype=torch.int32, device=DEVICE)
     q = torch.randn(sum(queries), heads, size, dtype=torch.bfloat16, device=DEVICE)
     descriptions = [Layer("full", i, heads, kv_heads, size, size**-0.5) for i in range(layers)]
@@ -81,13 +88,15 @@ def microseconds(run: Callable[[], object], repeats: int = 9, warm_up: float = 0
 
 
 def decode_time(case: Case, config: LaunchConfig | None = None, **options: int) -> float:
-    """Microseconds of a layer."""
+    """Microseconds of a layer, with its share of cutting the contexts."""
     group = case.q.shape[1] // case.cache.data.shape[2]
     chosen = config or decode_config(case.q.shape[2], 2, group, case.step.requests)
 
     def run() -> None:
+        cut = assign(case.step, case.layers[0].kv_heads, chosen, DEVICE, **options)
+        cut.run()
         for layer in case.layers:
-            decode(case.out, case.q, case.cache, layer, case.step, chosen, **options).run()
+            decode(case.out, case.q, case.cache, layer, case.step, cut.arguments[0], chosen).run()
 
     return microseconds(run) / len(case.layers)
 
@@ -135,7 +144,8 @@ def sdpa_time(batch: int, tokens: int, heads: int, kv_heads: int, size: int, cau
 
 def kv_bytes(case: Case) -> float:
     """Bytes of keys and values that a layer reads."""
-    return sum(case.step.batch.context_lens) * case.cache.data.shape[2] * 2 * case.q.shape[2] * case.q.element_size()
+    data = case.cache.data
+    return sum(case.step.batch.context_lens) * data.shape[2] * 2 * data.shape[5] * data.element_size()
 
 
 def causal_flop(queries: list[int], contexts: list[int], heads: int, size: int) -> float:
@@ -157,14 +167,14 @@ def host_times() -> str:
     started = perf_counter()
     backend.prepare(layer)
     prepared = perf_counter() - started
-    backend.attend(layer, case.q)
+    backend.attend(layer, case.q, case.out)
     torch.cuda.synchronize()
     times = [perf_counter()]
     for _ in range(100):
         backend.plan(case.step.batch)
     times.append(perf_counter())
     for _ in range(100):
-        backend.attend(layer, case.q)
+        backend.attend(layer, case.q, case.out)
     times.append(perf_counter())
     torch.cuda.synchronize()
     plan, attend = ((b - a) * 1e4 for a, b in pairwise(times))
@@ -172,19 +182,22 @@ def host_times() -> str:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kv-dtype", default="auto", choices=["auto", "fp8"])
+    kind = KVDtype(parser.parse_args().kv_dtype)
     for heads, kv_heads in ((16, 8), (32, 8)):
         for requests, context, layers in DECODES:
-            case = make_case([1] * requests, [context] * requests, heads, kv_heads, layers=layers)
+            case = make_case([1] * requests, [context] * requests, heads, kv_heads, layers=layers, kind=kind)
             time = decode_time(case)
             rate = kv_bytes(case) / time / 1e6
             print(f"decode {heads}/{kv_heads} {requests} x {context}: {time:.1f} us, {rate:.2f} TB/s")
         lengths = torch.randint(100, 2000, (256,), generator=torch.Generator().manual_seed(0)).tolist()
-        case = make_case([1] * 256, lengths, heads, kv_heads, layers=2)
+        case = make_case([1] * 256, lengths, heads, kv_heads, layers=2, kind=kind)
         time = decode_time(case)
         rate = kv_bytes(case) / time / 1e6
         print(f"decode {heads}/{kv_heads} 256 x 100-2000: {time:.1f} us, {rate:.2f} TB/s")
         for queries, contexts in [*PREFILLS, ([512], [8192])]:
-            time = prefill_time(make_case(queries, contexts, heads, kv_heads))
+            time = prefill_time(make_case(queries, contexts, heads, kv_heads, kind=kind))
             rate = causal_flop(queries, contexts, heads, 128) / time / 1e6
             line = f"prefill {heads}/{kv_heads} {len(queries)} x {queries[0]} of {contexts[0]}: "
             line += f"{time:.1f} us, {rate:.0f} TFLOP/s"

@@ -21,7 +21,7 @@ from pymllm_attention_triton.configs import (
     prefill_config,
     varlen_config,
 )
-from pymllm_attention_triton.decode import decode_kernel
+from pymllm_attention_triton.decode import assign_kernel, decode_kernel
 from pymllm_attention_triton.prefill import prefill_kernel
 from pymllm_attention_triton.varlen import varlen_kernel
 from pymllm_attention_triton.write import write_kernel
@@ -31,15 +31,26 @@ SHARED_MEMORY = {87: 163 * 1024, 90: 227 * 1024}
 """Bytes that one program may have (CUDA programming guide, technical specifications per compute capability)."""
 
 NAMES = {torch.bfloat16: "bf16", torch.float32: "fp32"}
-WORDS = {"counters": "*i32", "table": "*i32", "contexts": "*i32", "starts": "*i32", "slots": "*i64", "scale": "fp32"}
+WORDS = {
+    "counters": "*i32",
+    "chunks": "*i32",
+    "table": "*i32",
+    "contexts": "*i32",
+    "starts": "*i32",
+    "slots": "*i64",
+    "scale": "fp32",
+}
 NUMBERS = ("table_stride", "requests", "target", "sequences", "tokens")
 SHAPES = [(128, 2, torch.bfloat16), (256, 8, torch.bfloat16), (72, 1, torch.bfloat16), (256, 2, torch.float32)]
+CACHES = ("cache", "k_cache", "v_cache")
+FP8 = {87: "u8", 90: "fp8e4nv"}
+"""What float8_e4m3fn is to a kernel: Orin cannot convert it."""
 
 
 def shared_memory(
-    kernel: Any, capability: int, dtype: torch.dtype, config: LaunchConfig, constants: dict[str, Any]
+    kernel: Any, capability: int, dtype: torch.dtype, config: LaunchConfig, constants: dict[str, Any], cache: str
 ) -> int:
-    """Compile as a launch with aligned tensors would; bytes of shared memory."""
+    """Compile as a launch with aligned tensors would; bytes of shared memory. cache: its element type."""
     constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
     signature, attributes = {}, {}
     for i, name in enumerate(kernel.arg_names):
@@ -50,7 +61,7 @@ def shared_memory(
         elif name in WORDS:
             signature[name] = WORDS[name]
         else:
-            signature[name] = "*fp32" if name in ("sums", "peaks") else f"*{NAMES[dtype]}"
+            signature[name] = "*fp32" if name in ("sums", "peaks") else f"*{cache if name in CACHES else NAMES[dtype]}"
             attributes[(i,)] = [["tt.divisibility", 16]]
     places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     source = ASTSource(kernel, signature, places, attributes)
@@ -61,8 +72,8 @@ def shared_memory(
 
 
 @pytest.mark.parametrize("capability", DEVICES)
-@pytest.mark.parametrize("size,group,dtype", SHAPES, ids=str)
-def test_all_kernels_fit(capability: int, size: int, group: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("size,group,dtype,fp8", [*((*shape, False) for shape in SHAPES), (*SHAPES[0], True)], ids=str)
+def test_all_kernels_fit(capability: int, size: int, group: int, dtype: torch.dtype, fp8: bool) -> None:
     device, wide, rows = DEVICES[capability], padded(size), triton.next_power_of_2(group)
     kv_heads, page, itemsize = 8, 16, dtype.itemsize
     main, rest = halves(size)
@@ -73,7 +84,8 @@ def test_all_kernels_fit(capability: int, size: int, group: int, dtype: torch.dt
         "MERGE_ROWS": rows, "AT_ONCE": max(1, 2048 // (rows * wide)), "HEAD_DIM": size, "D": wide, "MAIN": main,
         "REST": rest, "MIXED": True, "WIDE": False, "PDL": False,
     }  # fmt: skip
-    launches = [(decode_kernel, decode_config(size, itemsize, group, requests)) for requests in BATCH_SIZES]
+    launches = [(assign_kernel, decode_config(size, itemsize, group, requests)) for requests in BATCH_SIZES]
+    launches += [(decode_kernel, decode_config(size, itemsize, group, requests)) for requests in BATCH_SIZES]
     launches += [(prefill_kernel, prefill_config(device, size, itemsize, group, longest)) for longest in CONTEXTS]
     launches.append((varlen_kernel, varlen_config(device, size, itemsize)))
     launches.append((write_kernel, LaunchConfig(16, 16, 4, 1)))
@@ -85,5 +97,6 @@ def test_all_kernels_fit(capability: int, size: int, group: int, dtype: torch.dt
             "STAGES": config.stages,
             "LANES": config.lanes,
         }
-        used = shared_memory(kernel, capability, dtype, config, {**shared, **constants})
+        cache = FP8[capability] if fp8 else NAMES[dtype]
+        used = shared_memory(kernel, capability, dtype, config, {**shared, **constants}, cache)
         assert used <= SHARED_MEMORY[capability], f"{kernel.__name__} with {config} needs {used} bytes"

@@ -38,13 +38,14 @@ def test_a_step_does_not_wait(query_lens: list[int], request: pytest.FixtureRequ
     batch = rig.batch(query_lens, [30, 90, 31], [rig.take(90) for _ in query_lens])
     layer, tokens = rig.layers[0], sum(query_lens)
     q = rig.put(rig.random(tokens, layer.heads, layer.head_dim))
+    out = torch.empty_like(q)
     k = rig.put(rig.random(tokens, layer.kv_heads, layer.head_dim))
     rig.backend.plan(batch)
-    rig.backend.attend(layer, q)  # Compiles.
+    rig.backend.attend(layer, q, out)  # Compiles.
     request.getfixturevalue("waiting_is_an_error")
     rig.backend.plan(batch)
     rig.backend.write(layer, k, k)
-    rig.backend.attend(layer, q)
+    rig.backend.attend(layer, q, out)
 
 
 class Replayed:
@@ -63,10 +64,10 @@ class Replayed:
         layer = rig.layers[0]
         self.q = torch.zeros(rows, layer.heads, layer.head_dim, dtype=rig.dtype, device=device)
         rig.backend.plan(self.batch)
-        rig.backend.attend(layer, self.q)
+        self.out = rig.attend(layer, self.q)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
-            self.out = rig.backend.attend(layer, self.q)
+            rig.backend.attend(layer, self.q, self.out)
 
     def step(self, requests: Sequence[Request]) -> list[np.ndarray]:
         """The last computed token of each request again, the other rows padding."""
@@ -104,10 +105,10 @@ def test_results_repeat_bit_for_bit() -> None:
     batch = rig.batch([1, 300, 1], [1000, 700, 640], [request.pages, other.pages, request.pages])
     q = rig.put(rig.random(302, 8, 128))
     rig.backend.plan(batch)
-    first = rig.backend.attend(rig.layers[0], q)
+    first = rig.attend(rig.layers[0], q)
     assert first.isfinite().all()
     for _ in range(20):
-        assert torch.equal(rig.backend.attend(rig.layers[0], q), first)
+        assert torch.equal(rig.attend(rig.layers[0], q), first)
 
 
 def test_many_requests_of_very_different_lengths() -> None:

@@ -1,119 +1,103 @@
-"""The ``flashinfer`` attention backend: FlashInfer's paged decode and prefill kernels.
+"""The ``flashinfer`` attention backend: FlashInfer's prefill over the pages of the ``triton`` backend, and its decode.
 
-A step's decodes and its prefill chunks are served by a kernel each. Everything is planned from the host lists
-of a batch, so nothing waits for the device. Memory that no token of a request was written to may hold anything,
-NaN included, and never reaches a result.
+A step's decodes and its prefill chunks are served by a kernel each. FlashInfer's are planned from the host lists of a
+batch, so nothing waits for the device. Memory that no token of a request was written to may hold anything, NaN
+included, and never reaches a result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from pymllm.errors import PluginError
-from pymllm.interfaces import (
-    AttentionBackend,
-    AttentionBatch,
-    AttentionCapabilities,
-    AttentionContext,
-    AttentionLayer,
-    KVGroup,
-)
-from pymllm.layers.kernels import write_qkv
-from pymllm_attention_flashinfer.cache import PagedCache
+from pymllm.interfaces import AttentionBatch, AttentionContext, AttentionLayer, KVGroup
 from pymllm_attention_flashinfer.kernels import Heads
 from pymllm_attention_flashinfer.library import require
 from pymllm_attention_flashinfer.packed import PackedAttention
 from pymllm_attention_flashinfer.plugin import FlashInferOptions
-from pymllm_attention_flashinfer.policy import HEAD_SIZES
+from pymllm_attention_flashinfer.policy import HEAD_SIZES, own_decode
+from pymllm_attention_flashinfer.select import KINDS
 from pymllm_attention_flashinfer.steps import Planner, Step
+from pymllm_attention_triton.backend import TritonAttention
 
 
-class FlashInferAttention(AttentionBackend):
-    """Paged attention through FlashInfer, on NVIDIA GPUs. The cache has the dtype of the activations."""
+class FlashInferAttention(TritonAttention):
+    """Paged attention through FlashInfer, on NVIDIA GPUs. Layout of the cache, writing and, unless an option says
+    otherwise, decodes are those of :class:`TritonAttention`."""
 
-    capabilities = AttentionCapabilities(
-        devices=frozenset({"cuda"}),
+    capabilities = replace(
+        TritonAttention.capabilities,
         dtypes=frozenset({torch.bfloat16, torch.float16}),
         head_dims=frozenset(HEAD_SIZES),
-        graph_capture=True,
     )
 
     def __init__(self, options: FlashInferOptions, context: AttentionContext) -> None:
-        """Raises PluginError if FlashInfer is not installed or the device is not a GPU."""
+        """Raises PluginError if FlashInfer is not installed or the device is not a GPU, and ConfigError for an
+        option that the device or the cache's dtype does not allow."""
         require()
-        super().__init__(context)
         if context.device.type != "cuda":
             raise PluginError("attention plugin 'flashinfer' runs on CUDA devices; set attention.plugin to another")
-        self._planner = Planner(options, context.dtype, context.device, context.page_size)
+        super().__init__(options, context)
+        self._options = options
+        self._planner = Planner(options, context)
         self._packed = PackedAttention(self._planner)
-        self._caches: dict[str, PagedCache] = {}
-        self._step: Step | None = None
-
-    def page_bytes(self, group: KVGroup) -> int:
-        """Bytes of one page in all layers: keys and values, nothing else."""
-        elements = 2 * group.layers * group.kv_heads * group.head_dim * self.context.page_size
-        return elements * self.context.dtype.itemsize
+        self._layers: dict[str, list[tuple[Tensor, Tensor]]] = {}
+        self._parts: Step | None = None
 
     def allocate(self, group: KVGroup, pages: int) -> None:
         """Allocate a group's cache. Raises torch.OutOfMemoryError."""
-        self._caches.pop(group.name, None)
-        self._caches[group.name] = PagedCache(group, pages, self.context)
+        self._layers.pop(group.name, None)
+        super().allocate(group, pages)
+        # As the library takes them: [pages, S, K, D], with strides.
+        self._layers[group.name] = [
+            (layer[:, :, 0].transpose(1, 2), layer[:, :, 1].transpose(1, 2)) for layer in self._caches[group.name].data
+        ]
 
     def plan(self, batch: AttentionBatch) -> None:
-        """Divide the work of a step; see ``AttentionBatch.graph_key`` for steps in CUDA graphs.
+        """Divide the work of a step; see ``AttentionBatch.graph_key`` for steps in CUDA graphs."""
+        super().plan(batch)
+        planned = self._planned.prompts or self._planner.kernels.decodes
+        self._parts = self._planner.step(batch) if planned else None
 
-        Raises ValueError for a graph_key on a step that is not decodes alone.
-        """
-        self._step = self._planner.step(batch)
+    def decode(self, layer: AttentionLayer, q: Tensor, out: Tensor) -> None:
+        """Of the library where an option says so. Raises RuntimeError if that is captured in a CUDA graph before a
+        layer of this shape ever ran, and ConfigError for heads that it does not cover."""
+        heads = _heads(layer)
+        if own_decode(self._options.decode, heads) is None:
+            super().decode(layer, q, out)
+        else:
+            self._run(layer, heads, q, out, decodes=True)
 
-    def write(self, layer: AttentionLayer, k: Tensor, v: Tensor) -> None:
-        """Store k and v, [T, K, D] each, in the planned slots."""
-        self._caches[layer.group].write(layer.index, self._planned.batch.slots, k, v)
-
-    def produce(self, layer: AttentionLayer, qkv: Tensor, positions: Tensor) -> Tensor:
-        """Norm, rotate and write in one kernel; see the interface."""
-        q_norm, k_norm, rope = layer.q_norm, layer.k_norm, layer.rope
-        if q_norm is not None and k_norm is not None and q_norm.eps != k_norm.eps:
-            return super().produce(layer, qkv, positions)
-        norm = k_norm if q_norm is None else q_norm
-        k_cache, v_cache = self._caches[layer.group].layer(layer.index)
-        return write_qkv(
-            qkv,
-            torch.empty(len(qkv), layer.heads, layer.head_dim, dtype=qkv.dtype, device=qkv.device),
-            k_cache,
-            v_cache,
-            self._planned.batch.slots,
-            positions,
-            None if rope is None else rope.cos_sin,
-            None if q_norm is None else q_norm.weight,
-            None if k_norm is None else k_norm.weight,
-            0.0 if norm is None else norm.eps,
-        )
-
-    def attend(self, layer: AttentionLayer, q: Tensor) -> Tensor:
-        """Causal attention of q, [T, H, D], over the cache -> [T, H, D]. Raises RuntimeError if it is captured
-        in a CUDA graph before a layer of this shape ever ran."""
-        parts = self._planner.parts(self._planned, Heads(layer.heads, layer.kv_heads, layer.head_dim))
-        k, v = self._caches[layer.group].layer(layer.index)
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        for part in parts:
-            part.kernel.run(part.memory, part.plan, q[part.rows], k, v, part.at, out[part.rows], layer.scale)
-        return out
-
-    def copy_pages(self, source: Sequence[int], target: Sequence[int]) -> None:
-        """Copy whole pages in every group and layer."""
-        if source:
-            for cache in self._caches.values():
-                cache.copy_pages(source, target)
+    def prefill(self, layer: AttentionLayer, q: Tensor, out: Tensor) -> None:
+        """Raises RuntimeError if it is captured in a CUDA graph before a layer of this shape ever ran."""
+        self._run(layer, _heads(layer), q, out, decodes=False)
 
     def varlen(self, q: Tensor, k: Tensor, v: Tensor, starts: Sequence[int], scale: float) -> Tensor:
         """Non-causal attention inside each sequence. Raises ValueError for a head size above 256."""
         return self._packed(q, k, v, starts, scale)
 
-    @property
-    def _planned(self) -> Step:
-        assert self._step is not None, "plan() comes first"
-        return self._step
+    def warmup(self) -> Iterator[str]:
+        """Load, or build, every kernel that the layers which ran so far may need, whatever the step."""
+        yield from super().warmup()
+        for heads in dict.fromkeys(Heads(heads, kv, size) for (_, heads), (size, kv) in self._seen.items()):
+            for kind in self._planner.kernels.kinds(heads):
+                self._planner.kernels.kernel(heads.size, kind)
+                yield f"FlashInfer kernel loaded: {KINDS[kind]}, head size {heads.size}"
+
+    def _run(self, layer: AttentionLayer, heads: Heads, q: Tensor, out: Tensor, *, decodes: bool) -> None:
+        assert self._parts is not None, "plan() saw such requests"
+        k, v = self._layers[layer.group][layer.index]
+        for run, of_decodes, rows in self._planner.parts(self._parts, heads):
+            if of_decodes is decodes:
+                if rows is None:
+                    run(q, k, v, out, layer.scale)
+                else:
+                    run(q[rows], k, v, out[rows], layer.scale)
+
+
+def _heads(layer: AttentionLayer) -> Heads:
+    return Heads(layer.heads, layer.kv_heads, layer.head_dim)

@@ -1,7 +1,9 @@
 """FlashInfer's kernels as this backend calls them: straight at the compiled functions.
 
 The library's own wrappers cost several times the host time of the compiled functions. Signatures are those of
-FlashInfer 0.6.13; that they still hold is what the probe sees before anything is served.
+FlashInfer 0.6.13; that they still hold is what the probe sees before anything is served. Both calls of a kernel,
+planning and running, are made in two steps: what stays the same is bound first, so that little is left to do once a
+step and once a layer.
 
 Shape suffixes: T tokens, H query heads, K key/value heads, D head size, S page size, N requests.
 """
@@ -9,12 +11,14 @@ Shape suffixes: T tokens, H query heads, K key/value heads, D head size, S page 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from pymllm_attention_flashinfer.gather import gather
 from pymllm_attention_flashinfer.library import decode_module, prefill_module
 from pymllm_attention_flashinfer.requests import Ints, Requests
 
@@ -24,9 +28,15 @@ NHD, WHOLE, CAUSAL, NO_WINDOW = 0, 0, 1, -1
 CUDA_CORE_GROUPS = frozenset({1, 2, 3, 4, 8})
 """Query heads for each key/value head that the CUDA-core decode kernel is compiled for."""
 
+PlanCall = Callable[[Tensor], Any]
+"""Divides the work: page-locked memory, as large as the plan's on the device has in use, from which it is copied there
+-> what a run needs of it. Reads the requests' arrays when it is called."""
 
-@dataclass(frozen=True)
-class Heads:
+RunCall = Callable[[Tensor, Tensor, Tensor, Tensor, float], None]
+"""Attends for a layer: q [T, H, D], its keys and values, out [T, H, D], the scale of q k^T."""
+
+
+class Heads(NamedTuple):
     """What a plan depends on beside the batch: H, K and D."""
 
     query: int
@@ -37,6 +47,14 @@ class Heads:
     def group(self) -> int:
         """Query heads for each key/value head."""
         return self.query // self.kv
+
+
+@dataclass(frozen=True)
+class Types:
+    """q: of queries and results; kv: of keys and values."""
+
+    q: torch.dtype
+    kv: torch.dtype
 
 
 @dataclass(frozen=True)
@@ -74,17 +92,12 @@ class PagedKernel(ABC):
     reserves_for_requests = True
 
     @abstractmethod
-    def plan(
-        self, memory: Memory, pinned: Tensor, requests: Requests, heads: Heads, page_size: int, in_graph: bool
-    ) -> Any:
-        """Divide the work. pinned: page-locked memory as large as ``memory.ints`` has in use, from which the plan
-        is copied. in_graph: the launch must stay the same for every plan with as many requests."""
+    def planner(self, memory: Memory, requests: Requests, heads: Heads, page_size: int, in_graph: bool) -> PlanCall:
+        """in_graph: the launch must stay the same for every plan with as many requests."""
 
     @abstractmethod
-    def run(
-        self, memory: Memory, plan: Any, q: Tensor, k: Tensor, v: Tensor, at: DeviceRequests, out: Tensor, scale: float
-    ) -> None:
-        """q: [T, H, D]; k, v: [pages, S, K, D], strides may be any but 1 within a head; out: [T, H, D]."""
+    def runner(self, memory: Memory, plan: Any, at: DeviceRequests) -> RunCall:
+        """Keys and values are [pages, S, K, D], with strides that may be any but 1 within a head."""
 
 
 class CudaCoreDecode(PagedKernel):
@@ -92,127 +105,87 @@ class CudaCoreDecode(PagedKernel):
 
     reserves_for_requests = False
 
-    def __init__(self, dtype: torch.dtype, head_dim: int, device: torch.device) -> None:
-        module = decode_module(dtype, head_dim)
+    def __init__(self, types: Types, head_dim: int, device: torch.device) -> None:
+        module = decode_module(types.q, types.kv, head_dim)
         self._plan, self._run = module.plan, module.run
         self._pdl = dependent_launch(device)
-        self._nothing = torch.empty(0, dtype=dtype, device=device)
+        self._nothing = tuple(torch.empty(0, dtype=dtype, device=device) for dtype in (types.q, types.kv))
 
-    def plan(
-        self, memory: Memory, pinned: Tensor, requests: Requests, heads: Heads, page_size: int, in_graph: bool
-    ) -> Any:
-        return self._plan(
-            memory.floats,
-            memory.ints,
-            pinned,
-            host(requests.page_starts),
-            requests.count,
-            heads.query,
-            heads.kv,
-            page_size,
-            in_graph,
-            NO_WINDOW,
-            0.0,  # no soft cap
-            heads.size,
-            heads.size,
-            self._nothing,
-            self._nothing,
-        )
+    def planner(self, memory: Memory, requests: Requests, heads: Heads, page_size: int, in_graph: bool) -> PlanCall:
+        plan, floats, ints = self._plan, memory.floats, memory.ints
+        no_soft_cap = 0.0
+        rest = (
+            host(requests.page_starts), requests.number, heads.query, heads.kv, page_size, in_graph, NO_WINDOW,
+            no_soft_cap, heads.size, heads.size, *self._nothing,
+        )  # fmt: skip
+        return lambda pinned: plan(floats, ints, pinned, *rest)
 
-    def run(
-        self, memory: Memory, plan: Any, q: Tensor, k: Tensor, v: Tensor, at: DeviceRequests, out: Tensor, scale: float
-    ) -> None:
-        self._run(
-            memory.floats,
-            memory.ints,
-            plan,
-            q,
-            k,
-            v,
-            at.table_starts,
-            at.page_ids,
-            at.last_page_lens,
-            out,
-            None,  # no log-sum-exp
-            NHD,
-            NO_WINDOW,
-            self._pdl,
-            None,  # no ALiBi
-            0.0,
-            scale,
-            1.0,  # position encoding that is not used
-            1.0,
-        )
+    def runner(self, memory: Memory, plan: Any, at: DeviceRequests) -> RunCall:
+        run, work = self._run, (memory.floats, memory.ints, plan)
+        places = (at.table_starts, at.page_ids, at.last_page_lens)
+        no_logarithms, no_slopes, no_soft_cap, no_rotation = None, None, 0.0, (1.0, 1.0)
+        middle = (no_logarithms, NHD, NO_WINDOW, self._pdl, no_slopes, no_soft_cap)
+
+        def call(q: Tensor, k: Tensor, v: Tensor, out: Tensor, scale: float) -> None:
+            run(*work, q, k, v, *places, out, *middle, scale, *no_rotation)
+
+        return call
 
 
 class Prefill(PagedKernel):
     """Any number of query tokens a request, on tensor cores. generation: "fa2" or "fa3".
     causal: False is right, and cheaper, where every request has one token."""
 
-    def __init__(
-        self, generation: str, dtype: torch.dtype, head_dim: int, device: torch.device, causal: bool = True
-    ) -> None:
-        module = prefill_module(generation, dtype, head_dim)
+    def __init__(self, generation: str, types: Types, head_dim: int, device: torch.device, causal: bool = True) -> None:
+        module = prefill_module(generation, types.q, types.kv, head_dim)
         self._plan, self._paged, self._ragged = module.plan, module.paged_run, module.ragged_run
         self._fa2 = generation == "fa2"
         self._causal = causal
-        self._pdl = dependent_launch(device)
+        no_logarithms = None
+        mask = CAUSAL if causal else WHOLE
+        self._middle = (no_logarithms, mask, NHD, NO_WINDOW, dependent_launch(device))
 
-    def plan(
-        self, memory: Memory, pinned: Tensor, requests: Requests, heads: Heads, page_size: int, in_graph: bool
-    ) -> Any:
+    def planner(self, memory: Memory, requests: Requests, heads: Heads, page_size: int, in_graph: bool) -> PlanCall:
         # fa2 divides the work by these bounds, fa3 finds the pages by them and divides by the lengths.
         bounds = requests.page_starts if self._fa2 else requests.table_starts
         lists = (requests.query_starts, bounds, requests.context_lens)
-        return self._divide(memory, pinned, lists, heads, page_size, in_graph)
+        return self._planner(memory, lists, requests.rows, heads, page_size, in_graph)
 
-    def run(
-        self, memory: Memory, plan: Any, q: Tensor, k: Tensor, v: Tensor, at: DeviceRequests, out: Tensor, scale: float
-    ) -> None:
+    def runner(self, memory: Memory, plan: Any, at: DeviceRequests) -> RunCall:
         places = (at.query_starts, at.table_starts, at.page_ids, at.last_page_lens)
-        mask = CAUSAL if self._causal else WHOLE
-        self._paged(
-            memory.floats, memory.ints, plan, q, k, v, *places, out, None, mask, NHD, NO_WINDOW, self._pdl,
-            *self._extras(scale),
-        )  # fmt: skip
+        return self._runner(self._paged, memory, plan, places)
 
-    def plan_packed(self, memory: Memory, pinned: Tensor, starts: Ints, heads: Heads) -> Any:
-        """Plan attention inside the sequences of a packed batch. starts: [N + 1]."""
-        return self._divide(memory, pinned, (starts, starts, starts[1:] - starts[:-1]), heads, 1, False)
+    def packed_planner(self, memory: Memory, starts: Ints, heads: Heads) -> PlanCall:
+        """Attention inside the sequences of a packed batch. starts: [N + 1]."""
+        return self._planner(memory, (starts, starts, starts[1:] - starts[:-1]), int(starts[-1]), heads, 1, False)
 
-    def run_packed(
-        self, memory: Memory, plan: Any, q: Tensor, k: Tensor, v: Tensor, starts: Tensor, out: Tensor, scale: float
-    ) -> None:
-        """q, out: [T, H, D]; k, v: [T, K, D]; starts: [N + 1] int32, device."""
-        mask = CAUSAL if self._causal else WHOLE
-        self._ragged(
-            memory.floats, memory.ints, plan, q, k, v, starts, starts, out, None, mask, NHD, NO_WINDOW, self._pdl,
-            *self._extras(scale),
-        )  # fmt: skip
+    def packed_runner(self, memory: Memory, plan: Any, starts: Tensor) -> RunCall:
+        """Keys and values are [T, K, D]. starts: [N + 1] int32, device."""
+        return self._runner(self._ragged, memory, plan, (starts, starts))
 
-    def _divide(
-        self,
-        memory: Memory,
-        pinned: Tensor,
-        lists: tuple[Ints, Ints, Ints],
-        heads: Heads,
-        page_size: int,
-        in_graph: bool,
-    ) -> Any:
-        """lists: starts of queries, bounds of pages, lengths of keys."""
-        sizes = (int(lists[0][-1]), len(lists[2]), heads.query, heads.kv, page_size)
+    def _planner(
+        self, memory: Memory, lists: tuple[Ints, Ints, Ints], rows: int, heads: Heads, page_size: int, in_graph: bool
+    ) -> PlanCall:
+        """lists: starts of queries, bounds of pages, lengths of keys. rows: of all queries, with those of padding."""
+        plan, floats, ints = self._plan, memory.floats, memory.ints
         # fa2 alone: no fixed split size, splitting allowed, no other kernel beside it.
         extra = (-1, False, 0) if self._fa2 else ()
-        return self._plan(
-            memory.floats, memory.ints, pinned, *map(host, lists), *sizes, in_graph, heads.size, heads.size,
-            self._causal, NO_WINDOW, *extra,
+        rest = (
+            *map(host, lists), rows, len(lists[2]), heads.query, heads.kv, page_size, in_graph,
+            heads.size, heads.size, self._causal, NO_WINDOW, *extra,
         )  # fmt: skip
+        return lambda pinned: plan(floats, ints, pinned, *rest)
 
-    def _extras(self, scale: float) -> tuple[object, ...]:
-        """Masks, scales and encodings that are not used, with the softmax scale among them."""
-        if self._fa2:
-            return (*[None] * 8, 0.0, scale, 1.0, 1.0, 0)
-        return (*[None] * 4, 0.0, scale, 1.0, 0)
+    def _runner(self, run: Any, memory: Memory, plan: Any, places: tuple[Tensor, ...]) -> RunCall:
+        work, middle = (memory.floats, memory.ints, plan), self._middle
+        # Masks, scales and encodings that are not used, with the softmax scale among them.
+        before, after = ((None,) * 8, (1.0, 1.0, 0)) if self._fa2 else ((None,) * 4, (1.0, 0))
+        no_soft_cap = 0.0
+
+        def call(q: Tensor, k: Tensor, v: Tensor, out: Tensor, scale: float) -> None:
+            run(*work, q, k, v, *places, out, *middle, *before, no_soft_cap, scale, *after)
+
+        return call
 
 
 class PackedPrefill(PagedKernel):
@@ -221,22 +194,16 @@ class PackedPrefill(PagedKernel):
     def __init__(self, kernel: Prefill) -> None:
         self._kernel = kernel
 
-    def plan(
-        self, memory: Memory, pinned: Tensor, requests: Requests, heads: Heads, page_size: int, in_graph: bool
-    ) -> Any:
-        return self._kernel.plan_packed(memory, pinned, requests.query_starts, heads)
+    def planner(self, memory: Memory, requests: Requests, heads: Heads, page_size: int, in_graph: bool) -> PlanCall:
+        return self._kernel.packed_planner(memory, requests.query_starts, heads)
 
-    def run(
-        self, memory: Memory, plan: Any, q: Tensor, k: Tensor, v: Tensor, at: DeviceRequests, out: Tensor, scale: float
-    ) -> None:
-        keys, values = (_rows(cache, at.slots) for cache in (k, v))
-        self._kernel.run_packed(memory, plan, q, keys, values, at.query_starts, out, scale)
+    def runner(self, memory: Memory, plan: Any, at: DeviceRequests) -> RunCall:
+        run, slots = self._kernel.packed_runner(memory, plan, at.query_starts), at.slots
 
+        def call(q: Tensor, k: Tensor, v: Tensor, out: Tensor, scale: float) -> None:
+            run(q, *gather(k, v, slots), out, scale)
 
-def _rows(cache: Tensor, slots: Tensor) -> Tensor:
-    """The slots of a layer's keys or values, [T, K, D]."""
-    heads, size = cache.shape[2:]
-    return cache.view(-1, heads * size).index_select(0, slots).view(-1, heads, size)
+        return call
 
 
 def dependent_launch(device: torch.device) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
@@ -10,6 +11,8 @@ from typing import Any
 import torch
 
 from pymllm.errors import PluginError
+
+log = logging.getLogger(__name__)
 
 
 def missing() -> str | None:
@@ -27,23 +30,24 @@ def require() -> None:
 
 
 @cache
-def decode_module(dtype: torch.dtype, head_dim: int) -> Any:
+def decode_module(dtype: torch.dtype, cache: torch.dtype, head_dim: int) -> Any:
     """The compiled decode kernels for CUDA cores, with functions ``plan`` and ``run``; built when first needed.
 
-    Raises PluginError if FlashInfer is missing or cannot build them.
+    dtype: of queries and results; cache: of keys and values. Raises PluginError if FlashInfer is missing or cannot
+    build them.
     """
 
     def build() -> Any:
         from flashinfer.jit.attention import gen_batch_decode_module
 
         # Types of q, cache, output and indices; head sizes; no position encoding, window or soft cap.
-        return gen_batch_decode_module(dtype, dtype, dtype, torch.int32, head_dim, head_dim, 0, False, False)
+        return gen_batch_decode_module(dtype, cache, dtype, torch.int32, head_dim, head_dim, 0, False, False)
 
-    return _load(f"decode kernel for {dtype} and head size {head_dim}", build)
+    return _load(f"decode kernel for {dtype}, a cache of {cache} and head size {head_dim}", build)
 
 
 @cache
-def prefill_module(generation: str, dtype: torch.dtype, head_dim: int) -> Any:
+def prefill_module(generation: str, dtype: torch.dtype, cache: torch.dtype, head_dim: int) -> Any:
     """The compiled prefill kernels of a generation, "fa2" or "fa3": ``plan``, ``paged_run``, ``ragged_run``.
 
     Raises PluginError as :func:`decode_module` does.
@@ -52,16 +56,19 @@ def prefill_module(generation: str, dtype: torch.dtype, head_dim: int) -> Any:
     def build() -> Any:
         from flashinfer.jit.attention import gen_batch_prefill_module
 
-        types = (dtype, dtype, dtype, torch.int32)
+        types = (dtype, cache, dtype, torch.int32)
         return gen_batch_prefill_module(generation, *types, head_dim, head_dim, 0, False, False, False)
 
-    return _load(f"{generation} prefill kernel for {dtype} and head size {head_dim}", build)
+    return _load(f"{generation} prefill kernel for {dtype}, a cache of {cache} and head size {head_dim}", build)
 
 
 def _load(what: str, build: Callable[[], Any]) -> Any:
     require()
     try:
-        return build().build_and_load()
+        spec = build()
+        if not spec.is_aot and not spec.jit_library_path.exists():
+            log.info("building FlashInfer's %s, once for this GPU and version; it takes minutes", what)
+        return spec.build_and_load()
     except Exception as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         raise PluginError(

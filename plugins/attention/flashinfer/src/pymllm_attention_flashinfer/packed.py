@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pymllm_attention_flashinfer.kernels import Heads, Memory, Prefill, host
+from pymllm_attention_flashinfer.kernels import Heads, Prefill, RunCall, Types, host
 from pymllm_attention_flashinfer.policy import HEAD_SIZES, prefill_generation
 from pymllm_attention_flashinfer.steps import Planner
 
@@ -22,7 +21,7 @@ class PackedAttention:
     def __init__(self, planner: Planner) -> None:
         self._planner = planner
         self._kernels: dict[int, Prefill] = {}
-        self._planned: tuple[object, Memory, Any, Tensor] | None = None
+        self._planned: tuple[object, RunCall] | None = None
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, starts: Sequence[int], scale: float) -> Tensor:
         """See ``AttentionBackend.varlen``. Raises ValueError for heads that are too large."""
@@ -34,26 +33,24 @@ class PackedAttention:
             q, k, v = (F.pad(x, (0, padded - size)) for x in (q, k, v))
         heads = Heads(q.shape[1], k.shape[1], padded)
         kernel = self._kernel(padded, q)
-        memory, plan, starts_d = self._plan(kernel, heads, starts, q.device)
         out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        kernel.run_packed(memory, plan, q, k, v, starts_d, out, scale)
+        self._plan(kernel, heads, starts, q.device)(q, k, v, out, scale)
         return out[..., :size]
 
     def _kernel(self, size: int, like: Tensor) -> Prefill:
         kernel = self._kernels.get(size)
         if kernel is None:
-            generation = prefill_generation(self._planner.options.prefill, like.device)
-            kernel = self._kernels[size] = Prefill(generation, like.dtype, size, like.device, causal=False)
+            generation = prefill_generation(self._planner.kernels.options.prefill, like.device, like.dtype)
+            types = Types(like.dtype, like.dtype)
+            kernel = self._kernels[size] = Prefill(generation, types, size, like.device, causal=False)
         return kernel
 
-    def _plan(
-        self, kernel: Prefill, heads: Heads, starts: Sequence[int], device: torch.device
-    ) -> tuple[Memory, Any, Tensor]:
+    def _plan(self, kernel: Prefill, heads: Heads, starts: Sequence[int], device: torch.device) -> RunCall:
         key = (heads, tuple(starts))
         if self._planned is None or self._planned[0] != key:
             bounds = np.array(starts, dtype=np.int32)
             with self._planner.packed_memory(heads) as (memory, pinned):
-                plan = kernel.plan_packed(memory, pinned, bounds, heads)
+                plan = kernel.packed_planner(memory, bounds, heads)(pinned)
             # The copy out of pageable memory is over when this returns: it happens once for all layers.
-            self._planned = (key, memory, plan, host(bounds).to(device))
-        return self._planned[1:]
+            self._planned = (key, kernel.packed_runner(memory, plan, host(bounds).to(device)))
+        return self._planned[1]

@@ -15,16 +15,18 @@ class Prefill(str, Enum):
 
 
 class Decode(str, Enum):
-    """The kernel of decodes: on CUDA cores, on tensor cores, or the faster one."""
+    """The kernel of decodes: that of the triton plugin, or one of the library's, on CUDA cores or on tensor cores.
+    auto: triton's, which is the fastest."""
 
     auto = "auto"
+    triton = "triton"
     cuda_cores = "cuda_cores"
     tensor_cores = "tensor_cores"
 
 
 @dataclass
 class FlashInferOptions(AttentionOptions):
-    """Keys of ``attention`` under ``plugin: flashinfer``: which of the library's kernels run."""
+    """Keys of ``attention`` under ``plugin: flashinfer``: which kernels run."""
 
     prefill: Prefill = Prefill.auto
     decode: Decode = Decode.auto

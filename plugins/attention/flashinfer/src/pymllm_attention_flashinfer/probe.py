@@ -12,10 +12,10 @@ HEADS, SIZE, PAGE, CONTEXT = 2, 128, 4, 11
 
 
 def probe(device: torch.device) -> str | None:
-    """Decode a token with the kernel that serves most models and compare it with float64 on the CPU.
+    """Prefill a prompt with the kernel that serves most models and compare it with float64 on the CPU.
 
     Returns None if it works, otherwise one line that says why not. FlashInfer builds the kernel on first use,
-    which takes half a minute once.
+    which takes some minutes once.
     """
     if device.type != "cuda":
         return f"runs on CUDA, not on {device.type}"
@@ -35,7 +35,7 @@ def probe(device: torch.device) -> str | None:
 
 
 def _difference(device: torch.device) -> float:
-    """Largest error of a decode of one token over scattered pages."""
+    """Largest error of the last token of a prompt over scattered pages."""
     from pymllm_attention_flashinfer.backend import FlashInferAttention
     from pymllm_attention_flashinfer.plugin import FlashInferOptions
 
@@ -45,14 +45,16 @@ def _difference(device: torch.device) -> float:
     backend.allocate(group, 5)
     layer = _Layer(group.name)
     generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(n, HEADS, SIZE, generator=generator).bfloat16() for n in (1, CONTEXT, CONTEXT))
+    q, k, v = (torch.randn(n, HEADS, SIZE, generator=generator).bfloat16() for n in (CONTEXT, CONTEXT, CONTEXT))
     pages = [3, 1, 4]
     slots = [pages[i // PAGE] * PAGE + i % PAGE for i in range(CONTEXT)]
     backend.plan(_batch([CONTEXT], pages, slots, device))
     backend.write(layer, k.to(device), v.to(device))
-    backend.plan(_batch([1], pages, slots[-1:], device))
-    found = backend.attend(layer, q.to(device)).cpu().double()
-    wide = [x.double().transpose(0, 1) for x in (q, k, v)]
+    on_device = q.to(device)
+    out = torch.empty_like(on_device)
+    backend.attend(layer, on_device, out)
+    found = out[-1:].cpu().double()
+    wide = [x.double().transpose(0, 1) for x in (q[-1:], k, v)]
     expected = (wide[0] @ wide[1].transpose(1, 2) * layer.scale).softmax(-1) @ wide[2]
     return float((found - expected.transpose(0, 1)).abs().max())
 

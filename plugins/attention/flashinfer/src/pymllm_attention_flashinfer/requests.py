@@ -9,7 +9,8 @@ How work is divided is planned by the pages that a request really has.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,17 +20,15 @@ from pymllm.interfaces import AttentionBatch
 Ints = NDArray[np.int32]
 
 
-@dataclass(frozen=True)
-class Requests:
+class Requests(NamedTuple):
     """Some requests of a step, one after another, N of them, that one kernel serves.
 
-    first: index of the first in the batch. row, rows: where their new tokens begin, and how many they have.
+    row, rows: where their new tokens begin, and how many they have.
     query_starts: [N + 1], from 0. page_starts: [N + 1], of the pages that they really have, from 0.
     context_lens: [N]. table_starts: [N + 1], where a request's row of the page table starts in memory.
     last_page_lens: [N], as explained above.
     """
 
-    first: int
     row: int
     rows: int
     query_starts: Ints
@@ -39,7 +38,7 @@ class Requests:
     last_page_lens: Ints
 
     @property
-    def count(self) -> int:
+    def number(self) -> int:
         """N."""
         return len(self.context_lens)
 
@@ -47,6 +46,39 @@ class Requests:
     def decodes(self) -> bool:
         """Whether each request has one new token."""
         return self.rows == len(self.context_lens)
+
+    def change(self, query_lens: Sequence[int], context_lens: Sequence[int], page_size: int) -> None:
+        """Put other lengths into the arrays, in place; requests beyond those given have no tokens."""
+        count = len(context_lens)
+        self.context_lens[:count] = context_lens
+        self.context_lens[count:] = 0
+        width = int(self.table_starts[1] - self.table_starts[0])
+        np.subtract(self.context_lens, (width - 1) * page_size, out=self.last_page_lens)
+        pages = self.page_starts[1:]
+        np.add(self.context_lens, page_size - 1, out=pages)
+        np.floor_divide(pages, page_size, out=pages)
+        np.add.accumulate(pages, out=pages)
+        if not self.decodes:
+            np.add.accumulate(query_lens, out=self.query_starts[1 : count + 1])
+            self.query_starts[count + 1 :] = self.query_starts[count]
+
+
+def padded(batch: AttentionBatch, page_size: int) -> Requests:
+    """The requests of a captured step, those of padding included."""
+    assert batch.graph_key is not None, "a captured step has a key"
+    number, tokens = batch.graph_key
+    width = batch.page_table.shape[1]
+    requests = Requests(
+        row=0,
+        rows=tokens,
+        query_starts=np.arange(number + 1, dtype=np.int32),
+        page_starts=np.zeros(number + 1, dtype=np.int32),
+        context_lens=np.zeros(number, dtype=np.int32),
+        table_starts=np.arange(0, (number + 1) * width, width, dtype=np.int32),
+        last_page_lens=np.zeros(number, dtype=np.int32),
+    )
+    requests.change(batch.query_lens, batch.context_lens, page_size)
+    return requests
 
 
 def divide(batch: AttentionBatch, page_size: int) -> tuple[Requests | None, Requests | None]:
@@ -71,7 +103,6 @@ def divide(batch: AttentionBatch, page_size: int) -> tuple[Requests | None, Requ
         else:
             starts = _starts(np.array(query_lens[first:], dtype=np.int32))
         return Requests(
-            first=first,
             row=first,  # before the chunks each request has one row
             rows=int(starts[-1]),
             query_starts=starts,
@@ -87,5 +118,5 @@ def divide(batch: AttentionBatch, page_size: int) -> tuple[Requests | None, Requ
 def _starts(lens: Ints) -> Ints:
     """[N + 1]: 0 and the running sums."""
     starts = np.zeros(len(lens) + 1, dtype=np.int32)
-    np.cumsum(lens, out=starts[1:])
+    np.add.accumulate(lens, out=starts[1:])
     return starts

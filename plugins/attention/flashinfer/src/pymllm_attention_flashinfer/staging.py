@@ -7,8 +7,15 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
+from pymllm_attention_flashinfer.requests import Ints
+
 ALIGNMENT = 256
 """Pieces of a buffer start at multiples of that."""
+
+
+def aligned(nbytes: int) -> int:
+    """What a piece of that many bytes takes."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 class Pinned:
@@ -16,23 +23,38 @@ class Pinned:
     current stream before the block ends."""
 
     def __init__(self, nbytes: int) -> None:
-        self._data = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
         self._copied = torch.cuda.Event()
         self._used = 0
+        self._allocate(nbytes)
 
     def reset(self, nbytes: int) -> None:
         """Wait until the last copies have ended, and have room for that many bytes, alignment included."""
         self._copied.synchronize()
         self._used = 0
-        if self._data.numel() < nbytes:
-            self._data = torch.empty(2 * nbytes, dtype=torch.uint8, pin_memory=True)
+        if self._nbytes < nbytes:
+            self._allocate(2 * nbytes)
 
     def take(self, nbytes: int) -> Tensor:
         """The next piece, [nbytes] uint8."""
-        start = self._used
-        self._used += -(-nbytes // ALIGNMENT) * ALIGNMENT
-        assert self._used <= self._data.numel(), "room was made for all pieces"
+        start = self._advance(nbytes)
         return self._data[start : start + nbytes]
+
+    def take_ints(self, count: int) -> tuple[Tensor, Ints]:
+        """The next piece, [count] int32, as a tensor and as an array on the same memory."""
+        start = self._advance(4 * count) // 4
+        return self._ints[start : start + count], self._array[start : start + count]
+
+    def _advance(self, nbytes: int) -> int:
+        start = self._used
+        self._used += aligned(nbytes)
+        assert self._used <= self._nbytes, "room was made for all pieces"
+        return start
+
+    def _allocate(self, nbytes: int) -> None:
+        self._nbytes = aligned(nbytes)
+        self._data = torch.empty(self._nbytes, dtype=torch.uint8, pin_memory=True)
+        self._ints = self._data.view(torch.int32)
+        self._array: Ints = self._ints.numpy()
 
     def __enter__(self) -> Pinned:
         return self

@@ -17,6 +17,7 @@ from pymllm.interfaces import (
     AttentionCapabilities,
     AttentionContext,
     AttentionLayer,
+    KVDtype,
     KVGroup,
 )
 from pymllm_attention_torch.dense import block_size, dense_attention, fold, unfold
@@ -35,6 +36,7 @@ class TorchAttention(AttentionBackend):
     capabilities = AttentionCapabilities(
         devices=frozenset({"cpu", "cuda"}),
         dtypes=frozenset({torch.float32, torch.bfloat16, torch.float16}),
+        kv_dtypes=frozenset({KVDtype.auto, KVDtype.bf16, KVDtype.fp8}),
     )
 
     def __init__(self, options: object, context: AttentionContext) -> None:
@@ -48,7 +50,7 @@ class TorchAttention(AttentionBackend):
     def page_bytes(self, group: KVGroup) -> int:
         """Bytes of one page in all layers: keys and values, nothing else."""
         elements = 2 * group.layers * group.kv_heads * group.head_dim * self.context.page_size
-        return elements * self.context.dtype.itemsize
+        return elements * self.context.cache_dtype.itemsize
 
     def allocate(self, group: KVGroup, pages: int) -> None:
         """Allocate a group's cache. Raises MemoryError or torch.OutOfMemoryError."""
@@ -64,20 +66,18 @@ class TorchAttention(AttentionBackend):
         assert self._plan is not None, "plan() comes before write()"
         self._caches[layer.group].write(layer.index, self._plan.heads(layer.kv_heads).writes, k, v)
 
-    def attend(self, layer: AttentionLayer, q: Tensor) -> Tensor:
-        """Causal attention of q, [T, H, D], over the cache -> [T, H, D]."""
+    def attend(self, layer: AttentionLayer, q: Tensor, out: Tensor) -> None:
+        """Causal attention of q, [T, H, D], over the cache, into out, [T, H, D]."""
         assert self._plan is not None, "plan() comes before attend()"
         plan = self._plan.heads(layer.kv_heads)
-        if len(plan.decodes) == 1 and plan.decodes[0].rows is None:
-            return self._decode(layer, plan.decodes[0], q)
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         for group in plan.decodes:
-            assert group.rows is not None
-            out.index_copy_(0, group.rows, self._decode(layer, group, q.index_select(0, group.rows)))
+            if group.rows is None:
+                out.copy_(self._decode(layer, group, q))
+            else:
+                out.index_copy_(0, group.rows, self._decode(layer, group, q.index_select(0, group.rows)))
         for chunk in plan.chunks:
             rows = slice(chunk.start, chunk.start + chunk.tokens)
             self._prefill(layer, chunk, q[rows], out[rows])
-        return out
 
     def copy_pages(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Copy whole pages in every group and layer."""

@@ -2,7 +2,8 @@
 
 Layout: [layers, pages, 2, K, S, D], keys then values. The tokens of a page lie together for each head, so
 gathering a request's pages in the order of an index yields [2, requests, K, tokens, D], the operands of a
-batched product, in blocks of S x D elements, without a transposition.
+batched product, in blocks of S x D elements, without a transposition. A cache that is kept in fewer bits than
+activations have is widened where it is gathered.
 
 Shape suffixes: T tokens, K key/value heads, S page size, D head size, B requests, P pages of each.
 """
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pymllm.interfaces import AttentionContext, KVGroup
+from pymllm.layers.kernels.storage import rows_of, stored
 from pymllm_attention_torch.scratch import Scratch
 
 
@@ -25,33 +27,38 @@ class PagedCache:
         """Raises MemoryError or torch.OutOfMemoryError. The memory is not initialized."""
         shape = (group.layers, pages, 2, group.kv_heads, context.page_size, group.head_dim)
         try:
-            self.data = torch.empty(shape, dtype=context.dtype, device=context.device)
+            self.data = torch.empty(shape, dtype=context.cache_dtype, device=context.device)
         except RuntimeError as error:
             if context.device.type == "cpu":
                 raise MemoryError(str(error)) from error
             raise
+        self._dtype = context.dtype
         self._scratch = scratch
-        self._rows = self.data.view(group.layers, -1, group.head_dim)
-        self._blocks = self.data.view(group.layers, -1, context.page_size * group.head_dim)
+        self._pages = rows_of(self.data)
+        self._rows = self._pages.view(group.layers, -1, group.head_dim)
+        self._blocks = self._pages.view(group.layers, -1, context.page_size * group.head_dim)
 
     def write(self, layer: int, index: Tensor, k: Tensor, v: Tensor) -> None:
         """Store k and v, [T, K, D] each. index: from :func:`write_index`."""
-        rows = torch.stack((k, v), 1).view(-1, k.shape[-1])
-        self._rows[layer].index_copy_(0, index, rows)
+        rows = stored(torch.stack((k, v), 1), self.data.dtype).view(-1, k.shape[-1])
+        self._rows[layer].index_copy_(0, index, rows_of(rows))
 
     def gather(self, layer: int, index: Tensor) -> Tensor:
-        """The pages of an index from :func:`gather_index` -> [2, B, K, P * S, D], contiguous, valid until
-        the next gather."""
+        """The pages of an index from :func:`gather_index` -> [2, B, K, P * S, D], contiguous, in the dtype of
+        activations, valid until the next gather."""
         source = self._blocks[layer]
         blocks = self._scratch.take("gather", (index.numel(), source.shape[1]), source.dtype)
         torch.index_select(source, 0, index.view(-1), out=blocks)
+        blocks = blocks.view(self.data.dtype)
+        if blocks.dtype != self._dtype:
+            blocks = self._scratch.take("widened", tuple(blocks.shape), self._dtype).copy_(blocks)
         return blocks.view(*index.shape[:3], -1, self.data.shape[-1])
 
     def copy_pages(self, source: Sequence[int], target: Sequence[int]) -> None:
         """Copy whole pages in every layer."""
-        device = self.data.device
-        pages = self.data.index_select(1, torch.tensor(source, device=device))
-        self.data.index_copy_(1, torch.tensor(target, device=device), pages)
+        device = self._pages.device
+        pages = self._pages.index_select(1, torch.tensor(source, device=device))
+        self._pages.index_copy_(1, torch.tensor(target, device=device), pages)
 
 
 def write_index(slots: Tensor, heads: int, page_size: int) -> Tensor:

@@ -5,7 +5,7 @@ Memory that no token of a request was written to may hold anything, NaN included
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -16,9 +16,10 @@ from pymllm.interfaces import (
     AttentionCapabilities,
     AttentionContext,
     AttentionLayer,
+    KVDtype,
     KVGroup,
 )
-from pymllm.layers.kernels import write_qkv
+from pymllm.layers.kernels import produce
 from pymllm_attention_triton.cache import PagedCache
 from pymllm_attention_triton.configs import (
     BATCH_SIZES,
@@ -28,7 +29,7 @@ from pymllm_attention_triton.configs import (
     prefill_config,
     varlen_config,
 )
-from pymllm_attention_triton.launch import Launch, LayerShape, Step, decode, packed, prefill, write
+from pymllm_attention_triton.launch import Launch, LayerShape, Step, assign, decode, packed, prefill, write
 
 __all__ = ["TritonAttention"]
 
@@ -36,11 +37,11 @@ __all__ = ["TritonAttention"]
 class TritonAttention(AttentionBackend):
     """Paged attention in Triton kernels. It has no options.
 
-    **Graphs.** For a batch of decodes, :meth:`plan` and :meth:`forward` depend on shapes alone: the numbers of
-    requests and of page table columns. Lengths are read on the device. So a graph that captured ``forward``
-    after ``plan(batch)`` may be replayed with other contents of ``context_lens_d``, ``page_table`` and
-    ``slots`` (at the same addresses), without another ``plan``. Calls and replays must run in one order on
-    one stream at a time: they share counters.
+    **Graphs.** For decodes, and for prompts with a ``graph_key``, :meth:`plan` and :meth:`forward` depend on shapes
+    alone: the numbers of requests, tokens and page table columns. Lengths are read on the device. So a graph that
+    captured ``forward`` after ``plan(batch)`` may be replayed with other contents of the batch's tensors (at the same
+    addresses), without another ``plan``. Calls and replays must run in one order on one stream at a time: they share
+    counters.
     """
 
     capabilities = AttentionCapabilities(
@@ -49,6 +50,8 @@ class TritonAttention(AttentionBackend):
         page_sizes=frozenset(1 << i for i in range(7)),
         head_dims=frozenset(range(8, 257, 8)),
         graph_capture=True,
+        prefill_capture=True,
+        kv_dtypes=frozenset({KVDtype.auto, KVDtype.fp8}),
     )
 
     def __init__(self, options: object, context: AttentionContext) -> None:
@@ -64,7 +67,7 @@ class TritonAttention(AttentionBackend):
     def page_bytes(self, group: KVGroup) -> int:
         """Bytes of one page in all layers: keys and values, nothing else."""
         elements = 2 * group.layers * group.kv_heads * group.head_dim * self.context.page_size
-        return elements * self.context.dtype.itemsize
+        return elements * self.context.cache_dtype.itemsize
 
     def allocate(self, group: KVGroup, pages: int) -> None:
         """Allocate a group's cache. Raises MemoryError or torch.OutOfMemoryError."""
@@ -77,51 +80,38 @@ class TritonAttention(AttentionBackend):
 
     def write(self, layer: AttentionLayer, k: Tensor, v: Tensor) -> None:
         """Store k and v, [T, K, D] each, in the planned slots."""
-        assert self._step is not None, "plan() comes before write()"
         k, v = _heads_together(k), _heads_together(v)
-        write(self._caches[layer.group], layer.index, k, v, self._step.batch.slots).run()
+        write(self._caches[layer.group], layer.index, k, v, self._planned.batch.slots).run()
 
     def produce(self, layer: AttentionLayer, qkv: Tensor, positions: Tensor) -> Tensor:
-        """Norm q and k, rotate them, write k and v, in one kernel -> q [T, H, D]. qkv: [T, (H + 2 K) D]."""
-        norms = [norm for norm in (layer.q_norm, layer.k_norm) if norm is not None]
-        if len({norm.eps for norm in norms}) > 1 or not qkv.is_contiguous():
-            return super().produce(layer, qkv, positions)
-        assert self._step is not None, "plan() comes before produce()"
+        """Norm, rotate and write in one kernel; see the interface."""
         k_cache, v_cache = self._caches[layer.group].layer(layer.index)
-        q_weight, k_weight = (None if norm is None else norm.weight for norm in (layer.q_norm, layer.k_norm))
-        return write_qkv(
-            qkv,
-            torch.empty((len(qkv), layer.heads, layer.head_dim), dtype=qkv.dtype, device=qkv.device),
-            k_cache.transpose(1, 2),
-            v_cache.transpose(1, 2),
-            self._step.batch.slots,
-            positions,
-            None if layer.rope is None else layer.rope.cos_sin,
-            q_weight,
-            k_weight,
-            norms[0].eps if norms else 0.0,
-        )
+        slots = self._planned.batch.slots
+        return produce(layer, qkv, positions, k_cache.transpose(1, 2), v_cache.transpose(1, 2), slots)
 
-    def attend(self, layer: AttentionLayer, q: Tensor) -> Tensor:
-        """Causal attention of q, [T, H, D], over the cache -> [T, H, D]."""
-        step = self._step
-        assert step is not None, "plan() comes before attend()"
+    def attend(self, layer: AttentionLayer, q: Tensor, out: Tensor) -> None:
+        """Causal attention of q, [T, H, D], over the cache, into out, [T, H, D]."""
+        step = self._planned
         q = _heads_together(q)
         self._seen.setdefault((layer.group, layer.heads), (layer.head_dim, layer.kv_heads))
-        out = torch.empty((len(q), layer.heads, layer.head_dim), dtype=q.dtype, device=q.device)
         if step.decodes:
-            self._decode(layer, q, out, step, step.requests).run()
-        if step.chunks:
-            self._prefill(layer, q, out, step, step.longest).run()
-        return out
+            self.decode(layer, q, out)
+        if step.prompts:
+            self.prefill(layer, q, out)
 
-    def warmup(self) -> list[str]:
+    def decode(self, layer: AttentionLayer, q: Tensor, out: Tensor) -> None:
+        """The part of ``attend`` that serves the requests with one new token."""
+        self._decode(layer, q, out, self._planned, self._planned.requests).run()
+
+    def prefill(self, layer: AttentionLayer, q: Tensor, out: Tensor) -> None:
+        """The part of ``attend`` that serves the others."""
+        self._prefill(layer, q, out, self._planned, self._planned.longest).run()
+
+    def warmup(self) -> Iterator[str]:
         """Compile all that the layers which ran so far may need; one line for each shape of layer."""
-        lines = []
         for (group, heads), (head_dim, kv_heads) in self._seen.items():
             self.prepare(LayerShape(group, heads, kv_heads, head_dim))
-            lines.append(f"attention kernels compiled: {heads} query and {kv_heads} KV heads of {head_dim}")
-        return lines
+            yield f"attention kernels compiled: {heads} query and {kv_heads} KV heads of {head_dim}"
 
     def prepare(self, layer: AttentionLayer) -> None:
         """Compile every kernel that ``attend`` may need for a layer of this shape, so that serving never does.
@@ -141,8 +131,15 @@ class TritonAttention(AttentionBackend):
     def _decode(self, layer: AttentionLayer, q: Tensor, out: Tensor, step: Step, requests: int) -> Launch:
         group = layer.heads // layer.kv_heads
         # Mixed steps are not that sensitive: one set of parameters for them means one kernel less to compile.
-        config = decode_config(layer.head_dim, q.element_size(), group, BATCH_SIZES[-1] if step.chunks else requests)
-        return decode(out, q, self._caches[layer.group], layer, step, config)
+        config = decode_config(layer.head_dim, q.element_size(), group, BATCH_SIZES[-1] if step.prompts else requests)
+        # A graph has to cut for itself, even if it is captured for a step that ran before.
+        key = (layer.kv_heads, config, q.is_cuda and torch.cuda.is_current_stream_capturing())
+        chunks = step.chunks.get(key)
+        if chunks is None:
+            cut = assign(step, layer.kv_heads, config, q.device)
+            cut.run()
+            chunks = step.chunks[key] = cut.arguments[0]
+        return decode(out, q, self._caches[layer.group], layer, step, chunks, config)
 
     def _prefill(self, layer: AttentionLayer, q: Tensor, out: Tensor, step: Step, longest: int) -> Launch:
         group, device = layer.heads // layer.kv_heads, device_of(q.device)
@@ -166,6 +163,11 @@ class TritonAttention(AttentionBackend):
             q, k, v = _heads_together(q), _heads_together(k), _heads_together(v)
             packed(out, q, k, v, *self._starts, scale, config).run()
         return out
+
+    @property
+    def _planned(self) -> Step:
+        assert self._step is not None, "plan() comes first"
+        return self._step
 
     def _zeros(self, requests: int) -> Tensor:
         """Counters that are 0 between launches, one per request and KV head."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from pymllm.layers.kernels.storage_triton import from_cache
+
 
 @triton.jit
 def find_block(starts, requests, item, BLOCK: tl.constexpr, LANES: tl.constexpr, SKIP_SINGLE: tl.constexpr):
@@ -61,15 +63,15 @@ def load_block(pointers, valid, WIDTH: tl.constexpr, D: tl.constexpr, MASKED: tl
 
 
 @triton.jit
-def load_keys(pointers, valid, HEAD_DIM: tl.constexpr, D: tl.constexpr):
-    """Keys -> [N, D]. What is not valid may hold anything: its scores are masked. (Dequantization goes here.)"""
-    return load_block(pointers, valid, HEAD_DIM, D, False)
+def load_keys(pointers, valid, HEAD_DIM: tl.constexpr, D: tl.constexpr, KIND: tl.constexpr):
+    """Keys -> [N, D] of the element type KIND. What is not valid may hold anything: its scores are masked."""
+    return from_cache(load_block(pointers, valid, HEAD_DIM, D, False), KIND)
 
 
 @triton.jit
-def load_values(pointers, valid, HEAD_DIM: tl.constexpr, D: tl.constexpr, MASKED: tl.constexpr):
-    """Values -> [N, D], zeros where not valid, since 0 x NaN is NaN. (Dequantization goes here.)"""
-    return load_block(pointers, valid, HEAD_DIM, D, MASKED)
+def load_values(pointers, valid, HEAD_DIM: tl.constexpr, D: tl.constexpr, MASKED: tl.constexpr, KIND: tl.constexpr):
+    """Values -> [N, D] of the element type KIND, zeros where not valid, since 0 x NaN is NaN."""
+    return from_cache(load_block(pointers, valid, HEAD_DIM, D, MASKED), KIND)
 
 
 @triton.jit

@@ -2,8 +2,9 @@
 
 The query heads of one KV head are the rows of a product, so each key and value is read once. All contexts
 of the batch are cut into chunks of one size, chosen on the device so that there are about ``target`` of
-them; program i works on chunk i. The grid depends on the batch size alone, so a captured graph works for
-any later lengths. The last program of a request to finish merges the parts, always in the same order.
+them: once a step, by a kernel of its own; program i works on chunk i. The grid depends on the batch size alone, so
+a captured graph works for any later lengths. The last program of a request to finish merges the parts, always in
+the same order.
 """
 # Triton compiles these functions; its parameters have no Python types, and constants are named as such.
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
@@ -51,6 +52,22 @@ def find_chunk(
     return request, item - passed_parts, chunk
 
 
+@triton.jit(do_not_specialize=["contexts", "starts", "requests", "target"])
+def assign_kernel(
+    chunks, contexts, starts, requests, target, BLOCK_N: tl.constexpr, LANES: tl.constexpr, MIXED: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """Grid: (target + requests,). chunks: [target + requests, 4] int32; its first columns get ``find_chunk``'s."""
+    launch_dependents(PDL)
+    wait(PDL)
+    item = tl.program_id(0)
+    request, part, chunk = find_chunk(contexts, starts, requests, target, item, BLOCK_N, LANES, MIXED)
+    row = chunks + item * 4
+    tl.store(row, request)
+    tl.store(row + 1, part)
+    tl.store(row + 2, chunk)
+
+
 @triton.jit
 def merge(sums, peaks, parts, PART_STRIDE: tl.constexpr, ROWS: tl.constexpr, D: tl.constexpr, GROUP: tl.constexpr,
           AT_ONCE: tl.constexpr):  # fmt: skip
@@ -79,22 +96,24 @@ def merge(sums, peaks, parts, PART_STRIDE: tl.constexpr, ROWS: tl.constexpr, D: 
     return acc / total[:, None]
 
 
-@triton.jit(do_not_specialize=["contexts", "starts", "table", "table_stride", "requests", "target", "counters"])
+@triton.jit(do_not_specialize=["contexts", "starts", "table", "table_stride", "requests", "counters"])
 def decode_kernel(
-    out, q, cache, sums, peaks, counters, table, contexts, starts, scale, table_stride, requests, target,
+    out, q, cache, sums, peaks, counters, chunks, table, contexts, starts, scale, table_stride, requests,
     Q_STRIDE: tl.constexpr, PAGE: tl.constexpr, PAGE_STRIDE: tl.constexpr, HEAD_STRIDE: tl.constexpr,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, MERGE_ROWS: tl.constexpr, AT_ONCE: tl.constexpr,
-    HEAD_DIM: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr, LANES: tl.constexpr,
-    MIXED: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
-    PDL: tl.constexpr,
+    HEAD_DIM: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr, MIXED: tl.constexpr, WIDE: tl.constexpr,
+    STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid: (KV_HEADS, target + requests). out: [T, H, HEAD_DIM]; q: [T, H, HEAD_DIM], rows Q_STRIDE apart;
-    sums: [chunks, H, D] and peaks: [chunks, H], float32, scratch; counters: [requests, KV_HEADS], zeros."""
+    chunks: of ``assign_kernel``; sums: [chunks, H, D] and peaks: [chunks, H], float32, scratch; counters:
+    [requests, KV_HEADS], zeros."""
     launch_dependents(PDL)
     wait(PDL)
     kv_head = tl.program_id(0)
     item = tl.program_id(1)
-    request, part, chunk = find_chunk(contexts, starts, requests, target, item, BLOCK_N, LANES, MIXED)
+    request = tl.load(chunks + item * 4)
+    part = tl.load(chunks + item * 4 + 1)
+    chunk = tl.load(chunks + item * 4 + 2)
     if request >= requests:
         return
     length = tl.load(contexts + request)
@@ -119,8 +138,8 @@ def decode_kernel(
         valid = position < stop
         rows = page_rows(pages, position, valid, PAGE, PAGE_STRIDE, HEAD_DIM)
         places = row_pointers(keys, rows, D)
-        k = load_keys(places, valid, HEAD_DIM, D)
-        v = load_values(places + PAGE * HEAD_DIM, valid, HEAD_DIM, D, True)
+        k = load_keys(places, valid, HEAD_DIM, D, q.dtype.element_ty)
+        v = load_values(places + PAGE * HEAD_DIM, valid, HEAD_DIM, D, True, q.dtype.element_ty)
         scores = tl.where(valid[None, :], matmul(queries, tl.trans(k), None, WIDE), float("-inf"))
         weights, fade, peak, total = weigh(scores, peak, total, scale)
         acc = matmul(weights.to(v.dtype), v, acc * fade[:, None], WIDE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +16,7 @@ from pymllm.interfaces import AttentionBatch, AttentionLayer
 from pymllm.layers.kernels.dependent import launch_options
 from pymllm_attention_triton.cache import PagedCache
 from pymllm_attention_triton.configs import LaunchConfig, device_of, halves, padded, write_rows
-from pymllm_attention_triton.decode import decode_kernel
+from pymllm_attention_triton.decode import assign_kernel, decode_kernel
 from pymllm_attention_triton.prefill import prefill_kernel
 from pymllm_attention_triton.varlen import varlen_kernel
 from pymllm_attention_triton.write import write_kernel
@@ -66,21 +66,39 @@ class LayerShape:
 class Step:
     """What a step's launches need of its batch.
 
-    decodes: requests with one new token; chunks: the numbers of new tokens of the others; longest: context of
-    those; counters: [at least R * K] int32, zeros.
+    requests: with those of padding. decodes: requests with one new token; prompts: whether there are others; longest:
+    context of those (captured ones: new tokens, padded). counters: [at least R * K] int32, zeros. chunks: what the
+    decodes are cut into, by the number of KV heads and the launch parameters, apart in a graph that is captured;
+    filled by the first layer that asks.
     """
 
     def __init__(self, batch: AttentionBatch, counters: Tensor) -> None:
         self.batch = batch
         self.counters = counters
+        self.chunks: dict[tuple[int, LaunchConfig, bool], Tensor] = {}
         self.requests = len(batch.query_lens)
-        self.chunks: list[int] = []
         self.longest = 0
-        if not batch.decode_only:
-            self.chunks = [length for length in batch.query_lens if length > 1]
+        self._chunks: list[int] = []
+        self._padded = None if batch.graph_key is None or batch.graph_key.decodes else batch.graph_key
+        if self._padded is not None:
+            self.requests, self.longest, self.decodes = *self._padded, 0
+        elif not batch.decode_only:
+            self._chunks = [length for length in batch.query_lens if length > 1]
             lengths = zip(batch.query_lens, batch.context_lens)
             self.longest = max((context for length, context in lengths if length > 1), default=0)
-        self.decodes = self.requests - len(self.chunks)
+        if self._padded is None:
+            self.decodes = self.requests - len(self._chunks)
+
+    @property
+    def prompts(self) -> bool:
+        """Whether some requests have several new tokens."""
+        return self._padded is not None or bool(self._chunks)
+
+    def blocks(self, tokens: int) -> int:
+        """Blocks of so many tokens that the prompts are cut into; the most there may be of a captured step."""
+        if self._padded is not None:
+            return -(-self._padded.tokens // tokens) + self._padded.requests - 1
+        return sum(-(-length // tokens) for length in self._chunks)
 
 
 def decode_target(programs: int, kv_heads: int, requests: int) -> int:
@@ -89,25 +107,35 @@ def decode_target(programs: int, kv_heads: int, requests: int) -> int:
     return max(1, programs // kv_heads, 2 * requests)
 
 
+def assign(step: Step, kv_heads: int, config: LaunchConfig, device: torch.device, programs: int = PROGRAMS) -> Launch:
+    """Cut the contexts of the requests with one new token into chunks: fills the first argument."""
+    target = decode_target(device_of(device).processors * programs, kv_heads, step.decodes)
+    batch, items = step.batch, target + step.requests
+    chunks = torch.empty((items, 4), dtype=torch.int32, device=device)
+    arguments = (
+        chunks, batch.context_lens_d, batch.query_starts, step.requests, target, config.keys, config.lanes,
+        step.prompts,
+    )  # fmt: skip
+    return _launch(assign_kernel, (items,), arguments, device, replace(config, warps=1))
+
+
 def decode(
-    out: Tensor, q: Tensor, cache: PagedCache, layer: AttentionLayer, step: Step, config: LaunchConfig,
-    programs: int = PROGRAMS,
-) -> Launch:  # fmt: skip
-    """Attention of the requests with one new token. q, out: [T, H, D]; programs: per multiprocessor, at least."""
-    group, size = layer.heads // layer.kv_heads, layer.head_dim
-    target = decode_target(device_of(q.device).processors * programs, layer.kv_heads, step.decodes)
+    out: Tensor, q: Tensor, cache: PagedCache, layer: AttentionLayer, step: Step, chunks: Tensor, config: LaunchConfig
+) -> Launch:
+    """Attention of the requests with one new token. q, out: [T, H, D]; chunks: as ``assign`` cut them."""
+    group, size, items = layer.heads // layer.kv_heads, layer.head_dim, len(chunks)
     wide, rows = padded(size), triton.next_power_of_2(group)
-    items = (target + step.requests) * layer.heads
-    scratch = torch.empty(items * (wide + 1), dtype=torch.float32, device=q.device)
+    results = items * layer.heads
+    scratch = torch.empty(results * (wide + 1), dtype=torch.float32, device=q.device)
     batch = step.batch
     arguments = (
-        out, q, cache.layer(layer.index)[0], scratch, scratch[items * wide :], step.counters, batch.page_table,
-        batch.context_lens_d, batch.query_starts, layer.scale * LOG2_E, batch.page_table.stride(0), step.requests,
-        target, q.stride(0), cache.page_size, cache.page_stride, cache.head_stride, layer.kv_heads, group,
+        out, q, cache.layer(layer.index)[0], scratch, scratch[results * wide :], step.counters, chunks,
+        batch.page_table, batch.context_lens_d, batch.query_starts, layer.scale * LOG2_E, batch.page_table.stride(0),
+        step.requests, q.stride(0), cache.page_size, cache.page_stride, cache.head_stride, layer.kv_heads, group,
         config.rows, rows, max(1, MERGED_ELEMENTS * config.warps // (rows * wide)), size, wide, config.keys,
-        config.lanes, bool(step.chunks), q.device.type == "cpu", config.stages,
+        step.prompts, q.device.type == "cpu", config.stages,
     )  # fmt: skip
-    return _launch(decode_kernel, (layer.kv_heads, target + step.requests), arguments, q.device, config)
+    return _launch(decode_kernel, (layer.kv_heads, items), arguments, q.device, config)
 
 
 def prefill(
@@ -115,8 +143,6 @@ def prefill(
 ) -> Launch:
     """Attention of the requests with several new tokens. q, out: [T, H, D]."""
     group, size = layer.heads // layer.kv_heads, layer.head_dim
-    tokens = config.rows // group
-    blocks = sum(-(-length // tokens) for length in step.chunks)
     batch = step.batch
     arguments = (
         out, q, cache.layer(layer.index)[0], batch.page_table, batch.context_lens_d, batch.query_starts,
@@ -124,7 +150,7 @@ def prefill(
         cache.page_stride, cache.head_stride, layer.kv_heads, group, size, padded(size), config.rows, config.keys,
         config.lanes, q.device.type == "cpu", config.stages,
     )  # fmt: skip
-    return _launch(prefill_kernel, (layer.kv_heads, blocks), arguments, q.device, config)
+    return _launch(prefill_kernel, (layer.kv_heads, step.blocks(config.rows // group)), arguments, q.device, config)
 
 
 def packed(

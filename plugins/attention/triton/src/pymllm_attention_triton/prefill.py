@@ -59,8 +59,8 @@ def prefill_kernel(
         valid = position < whole
         rows = page_rows(pages, position, valid, PAGE, PAGE_STRIDE, HEAD_DIM)
         places = row_pointers(keys, rows, D)
-        k = load_keys(places, valid, HEAD_DIM, D)
-        v = load_values(places + PAGE * HEAD_DIM, valid, HEAD_DIM, D, False)
+        k = load_keys(places, valid, HEAD_DIM, D, q.dtype.element_ty)
+        v = load_values(places + PAGE * HEAD_DIM, valid, HEAD_DIM, D, False, q.dtype.element_ty)
         weights, fade, peak, total = weigh(matmul(queries, tl.trans(k), None, WIDE), peak, total, scale)
         acc = matmul(weights.to(v.dtype), v, acc * fade[:, None], WIDE)
     for start in tl.range(whole, tl.minimum(first + TOKENS, context), BLOCK_N, num_stages=STAGES):
@@ -68,8 +68,8 @@ def prefill_kernel(
         valid = position < context
         rows = page_rows(pages, position, valid, PAGE, PAGE_STRIDE, HEAD_DIM)
         places = row_pointers(keys, rows, D)
-        k = load_keys(places, valid, HEAD_DIM, D)
-        v = load_values(places + PAGE * HEAD_DIM, valid, HEAD_DIM, D, True)
+        k = load_keys(places, valid, HEAD_DIM, D, q.dtype.element_ty)
+        v = load_values(places + PAGE * HEAD_DIM, valid, HEAD_DIM, D, True, q.dtype.element_ty)
         seen = (position[None, :] <= (context - new + token)[:, None]) & valid[None, :]
         scores = tl.where(seen, matmul(queries, tl.trans(k), None, WIDE), float("-inf"))
         weights, fade, peak, total = weigh(scores, peak, total, scale)

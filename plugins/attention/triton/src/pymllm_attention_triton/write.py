@@ -7,6 +7,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from pymllm.layers.kernels.storage_triton import to_cache
+
 
 @triton.jit(do_not_specialize=["slots", "tokens"])
 def write_kernel(
@@ -24,5 +26,8 @@ def write_kernel(
     shown = live[:, None] & (column < HEAD_DIM)
     source = (head * HEAD_DIM)[:, None] + column
     target = (slot // PAGE * PAGE_STRIDE + head * HEAD_STRIDE + slot % PAGE * HEAD_DIM)[:, None] + column
-    tl.store(k_cache + target, tl.load(k + token[:, None] * K_STRIDE + source, mask=shown), mask=shown)
-    tl.store(v_cache + target, tl.load(v + token[:, None] * V_STRIDE + source, mask=shown), mask=shown)
+    kind: tl.constexpr = k_cache.dtype.element_ty
+    keys = tl.load(k + token[:, None] * K_STRIDE + source, mask=shown).to(tl.float32)
+    values = tl.load(v + token[:, None] * V_STRIDE + source, mask=shown).to(tl.float32)
+    tl.store(k_cache + target, to_cache(keys, kind), mask=shown)
+    tl.store(v_cache + target, to_cache(values, kind), mask=shown)
