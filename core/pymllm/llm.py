@@ -16,7 +16,7 @@ from pymllm.engine.client import EngineClient
 from pymllm.engine.messages import EngineInfo
 from pymllm.errors import EngineDeadError
 from pymllm.frontend.chat import Message
-from pymllm.frontend.frontend import Frontend, Generation
+from pymllm.frontend.frontend import Frontend, Generation, Prepared
 from pymllm.frontend.generation import Delta
 from pymllm.outputs import CompletionOutput, RequestOutput
 from pymllm.prompts import Named, OnePrompt, TextAndIds, conversations, listed, params_for, read_prompt
@@ -25,7 +25,7 @@ from pymllm.sampling import SamplingParams
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-Work = tuple[str | None, list[int], SamplingParams]
+Work = tuple[str | None, Prepared]
 
 
 class LLM:
@@ -134,8 +134,7 @@ class LLM:
         """
         (params,) = params_for(sampling_params, 1)
         _, ids = read_prompt(prompt, self.frontend.encode)
-        self.frontend.check(ids, params)
-        return self._stream(ids, params)
+        return self._stream(self.frontend.prepare(ids, params))
 
     def close(self) -> None:
         """Abort what is open and free the model. Idempotent; also happens when the LLM is dropped."""
@@ -161,22 +160,24 @@ class LLM:
         work: list[Work] = []
         for (text, ids), params, name in zip(prompts, params_for(sampling_params, len(prompts)), names):
             with Named(name):
-                self.frontend.check(ids, params)
-            work.append((text, ids, params))
+                work.append((text, self.frontend.prepare(ids, params)))
         return self._run(work, progress)
 
     def _run(self, work: list[Work], progress: bool) -> list[RequestOutput]:
         from tqdm import tqdm
 
         events: queue.SimpleQueue[tuple[int, Delta]] = queue.SimpleQueue()
-        results = [RequestOutput(text, ids, [CompletionOutput(i) for i in range(p.n)]) for text, ids, p in work]
+        results = [
+            RequestOutput(text, prompt.token_ids, [CompletionOutput(i) for i in range(prompt.params.n)])
+            for text, prompt in work
+        ]
         started: list[Generation] = []
         try:
             with self.frontend.client.together():
-                for index, (_, ids, params) in enumerate(work):
-                    started.append(self.frontend.start(ids, params, partial(_put, events, index)))
+                for index, (_, prompt) in enumerate(work):
+                    started.append(self.frontend.start_prepared(prompt, partial(_put, events, index)))
             with tqdm(total=len(work), unit="prompt", disable=not progress, dynamic_ncols=True) as bar:
-                for _ in range(sum(params.n for _, _, params in work)):
+                for _ in range(sum(prompt.params.n for _, prompt in work)):
                     index = self._take_answer(events, results)
                     if results[index].finished:
                         bar.update()
@@ -195,11 +196,11 @@ class LLM:
                 self._raise_if_dead(delta)
                 return index
 
-    def _stream(self, ids: list[int], params: SamplingParams) -> Iterator[Delta]:
+    def _stream(self, prompt: Prepared) -> Iterator[Delta]:
         events: queue.SimpleQueue[Delta] = queue.SimpleQueue()
-        generation = self.frontend.start(ids, params, events.put)
+        generation = self.frontend.start_prepared(prompt, events.put)
         try:
-            left = params.n
+            left = prompt.params.n
             while left:
                 delta = events.get()
                 left -= delta.finish_reason is not None

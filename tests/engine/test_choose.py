@@ -15,7 +15,7 @@ from engines import start
 from pymllm.compose import compose
 from pymllm.engine.choose import choose_attention, choose_model, choose_named, choose_quant
 from pymllm.errors import ConfigError, PluginError
-from pymllm.interfaces.attention import AttentionContext, KVGroup
+from pymllm.interfaces import AttentionContext, KVDtype, KVGroup
 from pymllm.registry import Registry
 from sites import Site
 
@@ -80,10 +80,10 @@ def add_attention(
     (site.path / f"att_{name}_impl.py").write_text(source.format(page_sizes=page_sizes, probe=probe))
 
 
-def attend(plugin: str = "auto") -> Any:
-    config = compose(None, {"model.path": "x", "attention.plugin": plugin})
+def attend(plugin: str = "auto", kv_dtype: str = "auto", dtype: torch.dtype = torch.float32) -> Any:
+    config = compose(None, {"model.path": "x", "attention.plugin": plugin, "attention.kv_dtype": kv_dtype})
     group = KVGroup("kv", layers=1, kv_heads=1, head_dim=8)
-    context = AttentionContext(torch.device("cpu"), torch.float32, 16, {"kv": group})
+    context = AttentionContext(torch.device("cpu"), dtype, 16, {"kv": group}, config.attention.kv_dtype)
     return choose_attention(Registry(), config.attention, context)
 
 
@@ -143,6 +143,35 @@ def test_a_named_backend_that_cannot_is_refused_with_the_reason(site: Site) -> N
         "set attention.plugin to another, or to auto"
     )
     assert "'b' cannot serve this model here: there is no such chip;" in refused(attend, "b")
+
+
+def test_auto_takes_a_backend_that_can_keep_the_cache_as_asked(site: Site) -> None:
+    add_attention(site, "plain", 900)
+    assert attend().choice.name == "plain"
+    chosen = attend(kv_dtype="fp8")
+    assert chosen.choice.name == "torch"
+    assert chosen.options.kv_dtype is KVDtype.fp8
+    refusal = "does not support attention.kv_dtype: fp8 with activations in torch.float32 (it can: auto)"
+    assert f"plain: {refusal}" in chosen.choice.reason
+    assert f"'plain' cannot serve this model here: {refusal};" in refused(attend, "plain", "fp8")
+
+
+def test_a_cache_that_nothing_can_keep_so_is_one_line(site: Site) -> None:
+    message = refused(attend, "auto", "int4")
+    assert message.startswith("no attention backend can serve this model here: ")
+    assert (
+        "torch: does not support attention.kv_dtype: int4 with activations in torch.float32 (it can: auto, bf16, fp8)"
+        in message
+    )
+
+
+def test_bf16_is_auto_for_bfloat16_activations(site: Site) -> None:
+    source = BACKEND.replace("torch.float32", "torch.bfloat16, torch.float16")
+    add_attention(site, "plain", 900, source=source)
+    assert attend("plain", "bf16", torch.bfloat16).choice.name == "plain"
+    assert "attention.kv_dtype: bf16 with activations in torch.float16" in refused(
+        attend, "plain", "bf16", torch.float16
+    )
 
 
 def test_no_backend_at_all_lists_every_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import PreTrainedTokenizerFast
 
 from pymllm.engine.client import Deliver, EngineClient
-from pymllm.engine.messages import EngineInfo, EngineRequest, EngineStats, TokenOutput
+from pymllm.engine.messages import EngineInfo, EngineRequest, EngineStats, Profile, ProfileRequest, TokenOutput
 from pymllm.errors import QueueFullError
 from pymllm.testing.tiny import make_tokenizer
 
@@ -67,10 +67,10 @@ class ScriptedClient(EngineClient):
 
     def __init__(self, vocab_size: int = 288, max_context: int = 64, accept: int = 1000) -> None:
         self.info = EngineInfo(
-            model="scripted", architecture="none", dtype="float32", device="cpu", vocab_size=vocab_size,
-            max_context=max_context, max_request_tokens=max_context, capacity_tokens=256, page_size=16, pages=16,
-            page_bytes=1, weight_bytes=1, step_peak_bytes=1, max_batch_tokens=16, max_running_requests=4,
-            parameters=1, choices=[],
+            model="scripted", architecture="none", dtype="float32", kv_dtype="float32", device="cpu",
+            vocab_size=vocab_size, max_context=max_context, max_request_tokens=max_context, capacity_tokens=256,
+            page_size=16, pages=16, page_bytes=1, weight_bytes=1, step_peak_bytes=1, max_batch_tokens=16,
+            max_running_requests=4, parameters=1, choices=[],
         )  # fmt: skip
         self.requests: dict[str, EngineRequest] = {}
         self.aborted: list[str] = []
@@ -95,6 +95,12 @@ class ScriptedClient(EngineClient):
 
     def reset_cache(self) -> int:
         return 0
+
+    def start_profile(self, wanted: ProfileRequest) -> Profile:
+        raise NotImplementedError
+
+    def stop_profile(self) -> Profile:
+        raise NotImplementedError
 
     @property
     def alive(self) -> bool:

@@ -179,7 +179,7 @@ def test_a_refused_answer_takes_the_earlier_ones_back(full_client, tokenizer):
     ],
 )
 def test_what_can_never_be_answered_is_refused_at_the_door(client, frontend, prompt, params, field, sentence):
-    for call in (frontend.check, lambda p, s: frontend.start(p, s, Sink())):
+    for call in (frontend.prepare, lambda p, s: frontend.start(p, s, Sink())):
         with pytest.raises(RequestError) as caught:
             call(prompt, SamplingParams(**params))
         assert caught.value.field == field

@@ -42,6 +42,12 @@ def test_the_free_memory_binds() -> None:
     assert pages(tight) == 5 * 1024 - 1
 
 
+def test_graphs_bind_with_the_free_memory() -> None:
+    tight = replace(ORIN, fraction=0.9, graphs=GIB // 2)
+    assert tight.kv_bytes == 9 * GIB // 2  # 6 - 1 - 0.5
+    assert replace(ORIN, graphs=GIB // 2).kv_bytes == 2 * GIB  # the fraction binds
+
+
 def test_a_part_of_a_page_is_no_page() -> None:
     assert pages(replace(ORIN, available=3 * GIB + MIB - 1, fraction=0.9)) == 2047
 
@@ -67,7 +73,7 @@ def test_a_higher_fraction_is_proposed_where_that_helps() -> None:
     message = refusal(ORIN, least=40_000)
     assert message == (
         "KV for 40000 tokens takes 2.44 GiB, but of 8.00 GiB in all (6.00 free), 2.00 hold weights, 1.00 are needed "
-        "by a step, and 2.00 remain within engine.memory_fraction 0.5; set engine.memory_fraction to at least 0.56"
+        "by steps, and 2.00 remain within engine.memory_fraction 0.5; set engine.memory_fraction to at least 0.56"
     )
     assert pages(replace(ORIN, fraction=0.56), least=40_000) >= 2500
     assert "memory_fraction to at least 0.56" in refusal(replace(ORIN, fraction=0.55), least=40_000)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from pymllm.engine.draw import draw
-from pymllm.engine.sampling_batch import SampleRow, SamplingBatch
+from pymllm.engine.sample_row import SampleRow
+from pymllm.engine.sampling_batch import SamplingBatch
 from pymllm.sampling import SamplingParams
 
 CPU = torch.device("cpu")
@@ -16,13 +17,14 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="session")
 def make_row() -> Callable[..., SampleRow]:
-    """A row from its sampling parameters; seed, position and ids by keyword."""
+    """A row from its sampling parameters; seed, position (the end of the output) and ids by keyword."""
 
     def make(
-        *, seed: int = 0, position: int = 0, prompt: list[int] = (), output: list[int] = (), ends=(), **params
+        *, seed: int = 0, position: int | None = None, prompt: list[int] = (), output: list[int] = (), ends=(), **params
     ) -> SampleRow:
         filled = SamplingParams(**params).with_defaults({})
-        return SampleRow(filled, seed, position, list(prompt), list(output), ends)
+        place = len(output) if position is None else position
+        return SampleRow(filled, seed, place, [*prompt, *output], len(prompt), ends)
 
     return make
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pymllm.engine.sample_row import GREEDY_BELOW
 from pymllm.engine.sampler import SamplingBatch, sample
-from pymllm.engine.sampling_batch import GREEDY_BELOW
 
 CPU = torch.device("cpu")
 V = 1000

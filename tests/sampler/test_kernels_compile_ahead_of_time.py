@@ -9,40 +9,27 @@ import pytest
 triton = pytest.importorskip("triton")
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter compiles nothing")
 
-ROW = {"V": "i32", "NB": "i32"}
-LOGITS = {"logits": "*bf16", "stride": "i32", "peaks": "*fp32"}
-DRAW = {"slopes": "*fp32", "least": "*i64", "limits": "*i32", "masses": "*i64", "equals": "*i32"}
-SEARCH = {"slopes": "*fp32", "limits": "*i32", "ties": "*i64", "kept": "*i64", "CH": "i32"}
+ROW = {"logits": "*bf16", "stride": "i32", "table": "*i64", "width": "i32", "peaks": "*fp32", "V": "i32", "NB": "i32"}
+SELECTION = {"limits": "*i32", "ties": "*i64"}
 
 
 def _cases():
     from pymllm.engine.kernels import passes, search
 
-    select = {"SELECT": True, "MIN_P": True, "BLOCK": 1024, "NBP": 256}
-    yield passes.block_peaks, {**LOGITS, **ROW}, {"PER": 4, "BLOCK": 1024}
-    yield passes.block_masses, {**LOGITS, **DRAW, **ROW}, {**select, "PER": 4}
-    types = {
-        **LOGITS,
-        **DRAW,
-        **ROW,
-        "numbers": "*i64",
-        "positions": "*i64",
-        "ties": "*i64",
-        "tokens": "*i64",
-        "valid": "*i64",
-    }
-    yield passes.pick, types, {**select, "SEEDED": True}
-    tables = {"lows_in": "*i32", "lows_out": "*i32", "partials_in": "*i64", "partials_out": "*i64"}
-    sizes = {"shift": "i32", "last_shift": "i32"}
-    shape = {"CHP": 32, "NBP": 256}
-    for mass, wanted in ((False, "*i64"), (True, "*fp64")):
+    draw = {**ROW, **SELECTION, "masses": "*i64", "equals": "*i32", "tokens": "*i64", "valid": "*i64"}
+    for edited in (False, True):
+        yield passes.block_peaks, ROW, {"EDITED": edited, "PER": 4, "BLOCK": 1024}
+        options = {"EDITED": edited, "SELECT": True, "BLOCK": 1024, "NBP": 256}
+        yield passes.block_masses, draw, {**options, "PER": 4}
+        yield passes.pick, draw, options
+    tables = {"lows_in": "*i32", "lows_out": "*i32", "partials_in": "*i64", "partials_out": "*i64", "kept": "*i64"}
+    numbers = dict.fromkeys(("CH", "tiles", "shift", "last_shift"), "i32")
+    for mass in (False, True):
         for first in (False, True):
-            types = {**LOGITS, **SEARCH, **ROW, **tables, **sizes, "wanted": wanted}
-            flags = {"MASS": mass, "HAS_K": mass, "FIRST": first, "TILES": 8, "GROUPS": 128, **shape}
-            yield search.search, types, flags
-    out = {"lows": "*i32", "partials": "*i64", "limits_out": "*i32", "ties_out": "*i64"}
-    types = {"peaks": "*fp32", **SEARCH, **ROW, **out, "wanted": "*fp64"}
-    yield search.resolve, types, {"MASS": True, "HAS_K": True, **shape}
+            flags = {"EDITED": first, "MASS": mass, "FIRST": first, "GROUPS": 128, "NBP": 256}
+            yield search.search, {**ROW, **SELECTION, **tables, **numbers}, flags
+    out = {"kept": "*i64", "lows": "*i32", "partials": "*i64", "limits_out": "*i32", "ties_out": "*i64", "CH": "i32"}
+    yield search.resolve, {**ROW, **SELECTION, **out}, {"MASS": True, "NBP": 256}
 
 
 @pytest.mark.parametrize("capability", [87, 90])

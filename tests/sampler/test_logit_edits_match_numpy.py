@@ -16,15 +16,16 @@ V = 50
 def expected(logits: np.ndarray, row) -> np.ndarray:
     """One row, in the order of the docs, by loops over token ids."""
     params, scores = row.params, logits.astype(np.float64).copy()
+    answer = row.tokens[row.prompt_length :]
     for token, bias in (params.logit_bias or {}).items():
         scores[token] += bias
-    for token in set(row.prompt_ids) | set(row.output_ids):
+    for token in set(row.tokens):
         positive = scores[token] > 0
         scores[token] = (
             scores[token] / params.repetition_penalty if positive else scores[token] * params.repetition_penalty
         )
     for token in range(len(scores)):
-        count = row.output_ids.count(token)
+        count = answer.count(token)
         scores[token] -= count * params.frequency_penalty + (count > 0) * params.presence_penalty
     if row.position < params.min_tokens:
         scores[list(row.end_token_ids)] = -np.inf
@@ -77,7 +78,7 @@ def test_history_follows_a_growing_answer(make_row):
     penalties = {"repetition_penalty": 1.2, "presence_penalty": 0.5, "frequency_penalty": 0.4}
     row = make_row(prompt=[5, 6], **penalties)
     for token in [7, 7, 5, 8, 7]:
-        row.output_ids.append(token)
+        row.tokens.append(token)
         row.position += 1
         np.testing.assert_allclose(edited(logits, [row])[0], expected(logits[0].numpy(), row), rtol=1e-5, atol=1e-6)
 

@@ -25,17 +25,17 @@ def test_same_tokens_without_a_synchronization(make_row):
             "output": [3],
         },
         {"top_k": 5000, "min_p": 0.01, "logit_bias": {5: 1.0}},
+        {"min_tokens": 3, "ends": [5, 6]},
     ]
-    rows = [make_row(seed=i, position=i, **kinds[i % len(kinds)]) for i in range(60)]
+    rows = [make_row(seed=i, **kinds[i % len(kinds)]) for i in range(60)]
     logits = torch.randn(60, V, generator=torch.Generator().manual_seed(0)) * 3
     logits[7, 5] = torch.nan
     want = sample(logits, SamplingBatch.build(rows, V, torch.device("cpu")))
     on_gpu = logits.cuda()
     sample(on_gpu, SamplingBatch.build(rows, V, on_gpu.device))  # first use loads kernels, which may wait
-    batch = SamplingBatch.build(rows, V, on_gpu.device)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        got = sample(on_gpu, batch)
+        got = sample(on_gpu, SamplingBatch.build(rows, V, on_gpu.device))  # the same position: tokens are counted again
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert got.tokens.cpu().tolist() == want.tokens.tolist()

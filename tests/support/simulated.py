@@ -93,7 +93,7 @@ class SimulatedRunner:
 def info(*, pages: int, page_size: int, budget: int, max_running: int) -> EngineInfo:
     """An engine's facts for a pool of this size."""
     return EngineInfo(
-        model="simulated", architecture="none", dtype="none", device="none", vocab_size=VOCAB,
+        model="simulated", architecture="none", dtype="none", kv_dtype="none", device="none", vocab_size=VOCAB,
         max_context=10_000, max_request_tokens=min(10_000, pages * page_size), capacity_tokens=pages * page_size,
         page_size=page_size, pages=pages, page_bytes=0, weight_bytes=0, step_peak_bytes=0,
         max_batch_tokens=budget, max_running_requests=max_running, parameters=0, choices=[],

@@ -76,7 +76,7 @@ class LineReader:
     def read(self, content: dict[str, Any]) -> Task:
         """Raises RequestError, naming the field, for a line that cannot be answered."""
         task = self._read_openai(content) if _is_openai(content) else self._read_plain(content)
-        self._frontend.check(task.ids, task.params)
+        self._frontend.prepare(task.ids, task.params)
         return task
 
     def _read_plain(self, content: dict[str, Any]) -> Task:

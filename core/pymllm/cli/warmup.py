@@ -64,9 +64,6 @@ def execute(args: argparse.Namespace) -> int:
     setup_logging(config.log.level)
     stages = Stages()
     parts = _load(config, stages)
-    for part in (parts.attention, parts.quant):
-        for line in part.warmup():
-            stages.done(line)
     _run_steps(parts, stages)
     _tune(parts, stages)
     print(table([*stages.rows, (f"{time.monotonic() - stages.started:8.2f}", "in all")], (" SECONDS", "DONE")))

@@ -19,7 +19,10 @@ def check(request: EngineRequest, info: EngineInfo) -> None:
     count = len(request.token_ids)
     if count == 0:
         raise RequestError("the prompt is empty; give at least one token", "prompt")
-    low, high = min(request.token_ids), max(request.token_ids)
+    try:
+        low, high = int(request.ids.min()), int(request.ids.max())
+    except OverflowError:  # not even 64 bits hold it
+        low, high = min(request.token_ids), max(request.token_ids)
     if low < 0 or high >= info.vocab_size:
         wrong = low if low < 0 else high
         raise RequestError(f"token id {wrong} is outside the vocabulary (0 to {info.vocab_size - 1})", "prompt")

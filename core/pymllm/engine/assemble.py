@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 
@@ -14,7 +15,7 @@ from pymllm.checkpoint import Checkpoint, fill_random, load_weights, open_checkp
 from pymllm.config import Config, DType, EngineConfig, LoadFormat
 from pymllm.engine.choose import Chosen, choose_attention, choose_model, choose_named, choose_quant
 from pymllm.engine.engine import Engine, StepRunner
-from pymllm.engine.measure import measure, must_fit
+from pymllm.engine.measure import GRAPHS_DO_NOT_FIT, cuda_runner, measure, must_fit
 from pymllm.engine.messages import EngineInfo
 from pymllm.engine.runner import Runner
 from pymllm.errors import CheckpointError, ConfigError
@@ -58,8 +59,8 @@ def assemble(config: Config, *, progress: bool = True) -> Engine:
     policy = parts.cache.factory(parts.cache.options, CacheContext(info.page_size, info.pages))
     seed = config.engine.seed if config.engine.seed is not None else int.from_bytes(os.urandom(8), "little")
     log.info(
-        "%s: %.2f B parameters in %s on %s; KV pool of %d tokens (%.2f GiB); ready in %.1f s",
-        info.model, info.parameters / 1e9, info.dtype, info.device, info.capacity_tokens,
+        "%s: %.2f B parameters in %s on %s; KV pool of %d tokens in %s (%.2f GiB); ready in %.1f s",
+        info.model, info.parameters / 1e9, info.dtype, info.device, info.capacity_tokens, info.kv_dtype,
         info.pages * info.page_bytes / 2**30, time.monotonic() - started,
     )  # fmt: skip
     return Engine(info, parts.runner, policy, seed=seed, overlap=parts.overlap)
@@ -75,7 +76,8 @@ def assemble_parts(
     dtype = pick_dtype(config.model.dtype, checkpoint, device)
     model_choice = choose_model(registry, config.model, checkpoint)
     groups = model_choice.factory.memory_groups(checkpoint.config)
-    context = AttentionContext(device, dtype, config.cache.page_size, {group.name: group for group in groups})
+    by_name = {group.name: group for group in groups}
+    context = AttentionContext(device, dtype, config.cache.page_size, by_name, config.attention.kv_dtype)
     attention_choice = choose_attention(registry, config.attention, context)
     quant_choice = choose_quant(registry, config.quant, checkpoint)
     cache_choice = choose_named(registry, "cache", config.cache)
@@ -90,9 +92,11 @@ def assemble_parts(
         model = _load_model(config, checkpoint, model_choice, quant, attention, max_context, progress=progress)
     done("plugins chosen, weights loaded")
     choices = [part.choice for part in chosen]
-    info = measure(config, checkpoint, model, attention, groups, max_context, choices)
-    done("worst-case step run, KV pool allocated")
     graphs = _replays(config.engine, attention)
+    info = measure(config, checkpoint, model, attention, groups, max_context, choices, graphs=graphs)
+    done("worst-case step run, KV pool allocated")
+    for built in chain(attention.warmup(), quant.warmup()):
+        done(built)
     runner = _runner(model, attention, info, graphs)
     if graphs:
         done("CUDA graphs captured")
@@ -112,10 +116,8 @@ def _runner(model: Model, attention: AttentionBackend, info: EngineInfo, graphs:
     """The runner for the device. Raises CapacityError if the graphs do not fit."""
     if attention.context.device.type == "cpu":
         return Runner(model, attention, vocab_size=info.vocab_size)
-    from pymllm.engine.cuda.runner import CudaRunner
-
-    with must_fit("the CUDA graphs do not fit; lower engine.memory_fraction or engine.max_running_requests"):
-        runner = CudaRunner(
+    with must_fit(GRAPHS_DO_NOT_FIT):
+        runner = cuda_runner(
             model,
             attention,
             vocab_size=info.vocab_size,

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-from pymllm.engine.messages import EngineInfo, EngineRequest, EngineStats, TokenOutput
+from pymllm.engine.messages import EngineInfo, EngineRequest, EngineStats, Profile, ProfileRequest, TokenOutput
 
 Deliver = Callable[[TokenOutput], None]
 """Receives a request's outputs, in order, on a thread of the client. It must be quick and must not raise."""
@@ -40,6 +40,16 @@ class EngineClient(ABC):
     @abstractmethod
     def reset_cache(self) -> int:
         """Drop every unlocked page of the prefix cache; returns how many."""
+
+    @abstractmethod
+    def start_profile(self, wanted: ProfileRequest) -> Profile:
+        """Record the engine's steps from now on. Raises ConflictError while a profile runs, RequestError for a folder
+        that cannot be written to."""
+
+    @abstractmethod
+    def stop_profile(self) -> Profile:
+        """End the profile and write its trace, which may take seconds, in which no step is computed. Raises
+        ConflictError if none runs (it may have ended by itself), RequestError if the file cannot be written."""
 
     @property
     @abstractmethod

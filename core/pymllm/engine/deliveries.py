@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any
 
 from pymllm.engine.client import Deliver
 from pymllm.engine.messages import TokenOutput
-from pymllm.errors import EngineDeadError, RequestError
+from pymllm.errors import EngineDeadError, PymllmError, RequestError
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +21,7 @@ class Deliveries:
 
     def __init__(self) -> None:
         self._receivers: dict[str, Deliver] = {}
-        self._questions: deque[Future[int]] = deque()
+        self._questions: deque[Future[Any]] = deque()
         self._lock = threading.Lock()
         self._error: EngineDeadError | None = None
 
@@ -43,27 +45,38 @@ class Deliveries:
 
     def deliver(self, outputs: list[TokenOutput]) -> None:
         """Pass outputs on, in order. A receiver that raises loses its output, nobody else's."""
-        for output in outputs:
-            with self._lock:
-                last = output.finish_reason is not None
-                receiver = self._receivers.pop(output.id, None) if last else self._receivers.get(output.id)
+        with self._lock:
+            receivers = [self._receiver(output) for output in outputs]
+        for receiver, output in zip(receivers, outputs):
             if receiver is not None:
                 _call(receiver, output)
 
-    def ask(self) -> Future[int]:
-        """Register a question to the engine; questions are answered in order. Raises EngineDeadError after
+    def _receiver(self, output: TokenOutput) -> Deliver | None:
+        if output.finish_reason is None:
+            return self._receivers.get(output.id)
+        return self._receivers.pop(output.id, None)
+
+    def ask(self, send: Callable[[], None]) -> Future[Any]:
+        """Put a question to the engine, by ``send``; questions are answered in order. Raises EngineDeadError after
         ``close``."""
-        with self._lock:
+        with self._lock:  # until it is sent: the order of questions is that of their sending
             self._raise_if_closed()
-            question: Future[int] = Future()
+            question: Future[Any] = Future()
             self._questions.append(question)
+            send()
             return question
 
-    def answer(self, value: int) -> None:
+    def answer(self, value: object) -> None:
         """Answer the oldest question."""
+        self._oldest_question().set_result(value)
+
+    def refuse(self, error: PymllmError) -> None:
+        """Let whoever asked the oldest question raise an error."""
+        self._oldest_question().set_exception(error)
+
+    def _oldest_question(self) -> Future[Any]:
         with self._lock:
-            question = self._questions.popleft()
-        question.set_result(value)
+            return self._questions.popleft()
 
     def close(self, error: EngineDeadError, *, aborted: bool) -> None:
         """End every open request: as aborted if the engine was closed, with the error if it failed. Open

@@ -98,9 +98,6 @@ class Engine:
         """Launch a step, and book the oldest one in flight when there are as many as may be. Never raises for
         a request's sake: a request that fails ends with an error. Raises EngineDeadError when the device is lost."""
         plan = self._scheduler.schedule()
-        if plan.items and any(item.needs_history for item in plan.items):
-            self._book_all()
-            plan = StepPlan([item for item in plan.items if item.current])
         if plan.items:
             self._totals.total_steps += 1
             self._note_first_schedule(plan)

@@ -1,4 +1,6 @@
-"""What changes logits before a token is chosen: logit_bias, min_tokens, and the three penalties."""
+"""What changes logits before a token is chosen, without kernels: logit_bias, min_tokens, and the three penalties.
+
+On a device with kernels, :mod:`pymllm.engine.kernels.edits` takes the place of this."""
 
 from __future__ import annotations
 
@@ -10,13 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pymllm.engine.kernels.penalties import CountedPenalties, PenaltyCounts
 from pymllm.engine.transfer import to_device
 
 if TYPE_CHECKING:
-    from pymllm.engine.sampling_batch import SampleRow
-
-_INF = float("inf")
+    from pymllm.engine.sample_row import SampleRow
 
 
 class TokenHistory:
@@ -29,14 +28,13 @@ class TokenHistory:
         self._counts: dict[int, int] = {}
         self._counted = 0
 
-    def update(self, output_ids: Sequence[int]) -> None:
-        """Count what was appended to ``output_ids`` since the last call (an answer only grows)."""
-        if len(output_ids) < self._counted:
-            self._counts, self._counted = {}, 0
-        for token in output_ids[self._counted :]:
+    def update(self, tokens: Sequence[int], start: int) -> None:
+        """Count what was appended since the last call to an answer (which only grows). tokens: it begins at
+        ``start``."""
+        for token in tokens[start + self._counted :]:
             if 0 <= token < self._vocab_size:
                 self._counts[token] = self._counts.get(token, 0) + 1
-        self._counted = len(output_ids)
+        self._counted = len(tokens) - start
 
     def output(self) -> tuple[np.ndarray, np.ndarray]:
         """Distinct tokens of the answer, int64, and how often each occurs, float32."""
@@ -66,40 +64,30 @@ class LogitEdits:
     """Sparse changes to logits [S, V]; places index the flattened tensor.
 
     Each is a pair (places int64, values float32). add: biases and the -inf of forbidden end tokens.
-    repetition: penalties. subtract: presence and frequency penalties. counted: penalties from counts on the
-    device, in place of the last two.
+    repetition: penalties. subtract: presence and frequency penalties.
     """
 
     add: tuple[Tensor, Tensor]
     repetition: tuple[Tensor, Tensor]
     subtract: tuple[Tensor, Tensor]
-    counted: CountedPenalties | None = None
 
     @classmethod
-    def collect(
-        cls,
-        rows: Sequence[SampleRow],
-        vocab_size: int,
-        device: torch.device,
-        counts: PenaltyCounts | None = None,
-    ) -> LogitEdits | None:
+    def collect(cls, rows: Sequence[SampleRow], vocab_size: int, device: torch.device) -> LogitEdits | None:
         """What the rows ask for now, or None. Raises ValueError for a logit_bias outside the vocabulary
         (the engine refuses such a request at the door)."""
         groups = (_Entries(), _Entries(), _Entries())
         for index, row in enumerate(rows):
-            if row.edited:
-                _collect_added(index, row, vocab_size, groups[0])
-                if counts is None:
-                    _collect_penalties(index, row, vocab_size, *groups[1:])
-        counted = None if counts is None else CountedPenalties.collect(rows, counts, device)
+            if row.biased:
+                groups[0].add(index, vocab_size, *row.additions(row.position, vocab_size))
+            if row.penalized:
+                _collect_penalties(index, row, vocab_size, *groups[1:])
         lengths = [sum(map(len, group.places)) for group in groups]
         if not any(lengths):
-            none = _nothing(device)
-            return None if counted is None else cls(none, none, none, counted)
+            return None
         places = to_device(np.concatenate([p for group in groups for p in group.places]), device)
         values = to_device(np.concatenate([v for group in groups for v in group.values]), device)
         add, repetition, subtract = zip(places.split(lengths), values.split(lengths))
-        return cls(add, repetition, subtract, counted)
+        return cls(add, repetition, subtract)
 
     def apply(self, logits: Tensor) -> Tensor:
         """logits: [S, V] -> a changed float32 copy. A NaN stays one, also under a mask."""
@@ -114,42 +102,15 @@ class LogitEdits:
             flat[places] = torch.where(old > 0, old / values, old * values)
         places, values = self.subtract
         flat.index_add_(0, places, values, alpha=-1)
-        if self.counted is not None:
-            self.counted.apply(edited)
         return edited
-
-    def count(self, tokens: Tensor) -> None:
-        """Tell the device's counts what was sampled. tokens: [S] int64."""
-        if self.counted is not None:
-            self.counted.add(tokens)
-
-
-def _nothing(device: torch.device) -> tuple[Tensor, Tensor]:
-    return torch.empty(0, dtype=torch.int64, device=device), torch.empty(0, device=device)
-
-
-def _collect_added(index: int, row: SampleRow, vocab_size: int, add: _Entries) -> None:
-    params = row.params
-    if params.logit_bias:
-        size = len(params.logit_bias)
-        ids = np.fromiter(params.logit_bias.keys(), np.int64, size)
-        if ids.min() < 0 or ids.max() >= vocab_size:
-            raise ValueError(f"logit_bias holds a token id outside the vocabulary of {vocab_size}")
-        add.add(index, vocab_size, ids, np.fromiter(params.logit_bias.values(), np.float32, size))
-    if row.position < params.min_tokens:
-        ends = np.array([i for i in set(row.end_token_ids) if 0 <= i < vocab_size], dtype=np.int64)
-        add.add(index, vocab_size, ends, -_INF)
 
 
 def _collect_penalties(index: int, row: SampleRow, vocab_size: int, repetition: _Entries, subtract: _Entries) -> None:
-    if not row.penalized:
-        return
     params = row.params
-    penalized = params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
     history = row.update_history(vocab_size)
     if params.repetition_penalty != 1.0:
         assert params.repetition_penalty is not None, "sampling params come with defaults filled"
         repetition.add(index, vocab_size, history.seen(), params.repetition_penalty)
-    if penalized:
+    if params.presence_penalty != 0.0 or params.frequency_penalty != 0.0:
         ids, counts = history.output()
         subtract.add(index, vocab_size, ids, params.presence_penalty + params.frequency_penalty * counts)

@@ -5,21 +5,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from pymllm.checkpoint import Checkpoint
-from pymllm.config import Config
+from pymllm.config import Config, KVDtype
 from pymllm.engine.messages import EngineInfo, PluginChoice
 from pymllm.engine.runner import Runner
 from pymllm.engine.warmup import worst_case_step
 from pymllm.errors import CapacityError
-from pymllm.interfaces.attention import AttentionBackend, KVGroup
+from pymllm.interfaces.attention import AttentionBackend, AttentionContext, KVGroup
 from pymllm.interfaces.model import Model
 from pymllm.memory.budget import Budget, kv_pages
 from pymllm.memory.device import available_bytes, is_out_of_memory, peak_bytes, total_bytes
 
+if TYPE_CHECKING:
+    from pymllm.engine.cuda.runner import CudaRunner
+
 log = logging.getLogger(__name__)
+
+GRAPHS_DO_NOT_FIT = "the CUDA graphs do not fit; lower engine.memory_fraction or engine.max_running_requests"
 
 LEAST_TOKENS = 512
 """A pool that memory limits to fewer tokens than this (or than the context) is refused."""
@@ -33,8 +39,11 @@ def measure(
     groups: Sequence[KVGroup],
     max_context: int,
     choices: list[PluginChoice],
+    *,
+    graphs: bool,
 ) -> EngineInfo:
-    """Run the worst-case step, divide the memory, and allocate the KV pool. Raises CapacityError."""
+    """Run the worst-case step, capture a few graphs if there will be any, divide the memory, and allocate the KV pool.
+    Raises CapacityError."""
     engine, device = config.engine, attention.context.device
     page_size = attention.context.page_size
     max_batch = engine.max_batch_tokens or default_batch_tokens(device)
@@ -46,9 +55,16 @@ def measure(
         attention.allocate(group, 1)
     if device.type == "cuda":
         torch.cuda.empty_cache()
+    foreseen = 0
+    if graphs:
+        with must_fit(GRAPHS_DO_NOT_FIT):
+            sizes = {"max_running": engine.max_running_requests, "max_context": max_context}
+            foreseen = cuda_runner(
+                model, attention, vocab_size=vocab, max_batch_tokens=max_batch, graphs=True, **sizes
+            ).foresee()
     fraction = engine.memory_fraction or (0.5 if device.type == "cpu" else 0.9)
     pages = kv_pages(
-        Budget(total_bytes(device), available_bytes(device), weights, peak, fraction),
+        Budget(total_bytes(device), available_bytes(device), weights, peak, fraction, foreseen),
         page_bytes=page_bytes,
         page_size=page_size,
         max_total_tokens=engine.max_total_tokens,
@@ -66,7 +82,8 @@ def measure(
     return EngineInfo(
         model=checkpoint.name,
         architecture=str((checkpoint.config.get("architectures") or ["?"])[0]),
-        dtype=str(attention.context.dtype).removeprefix("torch."),
+        dtype=_name(attention.context.dtype),
+        kv_dtype=_kv_name(attention.context),
         device=_device_name(device),
         vocab_size=vocab,
         max_context=max_context,
@@ -77,6 +94,7 @@ def measure(
         page_bytes=page_bytes,
         weight_bytes=weights,
         step_peak_bytes=peak,
+        graph_bytes=foreseen,
         max_batch_tokens=max_batch,
         max_running_requests=engine.max_running_requests,
         parameters=sum(p.numel() for p in model.parameters()),
@@ -90,6 +108,13 @@ def default_batch_tokens(device: torch.device) -> int:
     if device.type == "cpu":
         return 512
     return 8192 if total_bytes(device) >= 40 * 2**30 else 2048
+
+
+def cuda_runner(model: Model, attention: AttentionBackend, **sizes: Any) -> CudaRunner:
+    """The runner of a CUDA device; sizes: as :class:`pymllm.engine.cuda.runner.CudaRunner` takes them."""
+    from pymllm.engine.cuda.runner import CudaRunner  # needs Triton, which a CPU does without
+
+    return CudaRunner(model, attention, **sizes)
 
 
 @contextmanager
@@ -126,6 +151,16 @@ def _unique_bytes(model: Model) -> int:
     """Bytes of parameters and buffers, tied ones once."""
     tensors = {t.data_ptr(): t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers())}
     return sum(tensors.values())
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _kv_name(context: AttentionContext) -> str:
+    """How the cache is kept, in the words of the configuration, but for auto and bf16."""
+    plain = context.kv_dtype in (KVDtype.auto, KVDtype.bf16)
+    return _name(context.cache_dtype) if plain else context.kv_dtype.value
 
 
 def _device_name(device: torch.device) -> str:

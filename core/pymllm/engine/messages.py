@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Literal
 
 import msgspec
+import numpy as np
 
 from pymllm.sampling import SamplingParams
 
@@ -19,7 +21,7 @@ class Media(msgspec.Struct, frozen=True):
     digest: bytes
 
 
-class EngineRequest(msgspec.Struct, kw_only=True):
+class EngineRequest(msgspec.Struct, kw_only=True, dict=True):
     """One prompt to continue once (``n`` was fanned out before).
 
     id: unique among open requests. sampling: with defaults filled. eos_token_ids: end tokens that
@@ -37,6 +39,11 @@ class EngineRequest(msgspec.Struct, kw_only=True):
     priority: int = 0
     arrival: float = 0.0
 
+    @cached_property
+    def ids(self) -> np.ndarray:
+        """token_ids, [T] int64. Made once where it is used; it is not sent."""
+        return np.fromiter(self.token_ids, np.int64, len(self.token_ids))
+
 
 class TokenLogprobs(msgspec.Struct):
     """logprob: of the token itself; top: token id -> log-probability of the likeliest, best first."""
@@ -45,7 +52,7 @@ class TokenLogprobs(msgspec.Struct):
     top: dict[int, float]
 
 
-class TokenOutput(msgspec.Struct, kw_only=True):
+class TokenOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What a step brought for one request.
 
     token_ids: new tokens (an end token included). logprobs: one per new token, if asked for.
@@ -82,6 +89,22 @@ class EngineStats(msgspec.Struct, kw_only=True):
     total_evicted_pages: int = 0
 
 
+class ProfileRequest(msgspec.Struct, kw_only=True):
+    """What to profile. folder: of the trace, absolute, on the engine's machine. steps: how many, then the profile
+    ends by itself; None: until it is stopped. stacks: record every Python function too."""
+
+    folder: str
+    steps: int | None = None
+    stacks: bool = False
+
+
+class Profile(msgspec.Struct, kw_only=True):
+    """A profile. path: of its trace, which is there once the profile has ended. steps: recorded so far."""
+
+    path: str
+    steps: int = 0
+
+
 class PluginChoice(msgspec.Struct, kw_only=True):
     """Which plugin serves a kind, and why it was chosen."""
 
@@ -96,12 +119,14 @@ class EngineInfo(msgspec.Struct, kw_only=True):
     """Facts of a started engine. Sizes in tokens, pages and bytes.
 
     max_context: most tokens of prompt and answer together. capacity_tokens: of the whole KV pool; one
-    request can use at most ``max_request_tokens``.
+    request can use at most ``max_request_tokens``. dtype: of activations. kv_dtype: of the KV pool, a dtype or
+    "fp8", "int8", "int4". step_peak_bytes: of a worst-case step. graph_bytes: what CUDA graphs were foreseen to take.
     """
 
     model: str
     architecture: str
     dtype: str
+    kv_dtype: str
     device: str
     vocab_size: int
     max_context: int
@@ -116,3 +141,4 @@ class EngineInfo(msgspec.Struct, kw_only=True):
     max_running_requests: int
     parameters: int
     choices: list[PluginChoice]
+    graph_bytes: int = 0

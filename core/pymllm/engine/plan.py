@@ -25,13 +25,6 @@ class StepItem:
         return self.request.phase is Phase.running and self.request.epoch == self.epoch
 
     @property
-    def needs_history(self) -> bool:
-        """Whether drawing the token needs to know all the tokens before it on the host."""
-        params = self.request.spec.sampling
-        penalties = (params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
-        return self.samples and penalties != (1.0, 0.0, 0.0)
-
-    @property
     def answer_index(self) -> int:
         """Index in the answer of the token that the item samples."""
         return self.start + self.count - self.request.prompt_length

@@ -10,8 +10,10 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from typing import Any
 
 import zmq
 
@@ -22,10 +24,14 @@ from pymllm.engine import wire
 from pymllm.engine.admission import check
 from pymllm.engine.client import Deliver, EngineClient
 from pymllm.engine.deliveries import Deliveries
-from pymllm.engine.messages import EngineInfo, EngineRequest, EngineStats
+from pymllm.engine.messages import EngineInfo, EngineRequest, EngineStats, Profile, ProfileRequest
 from pymllm.errors import EngineDeadError, PymllmError, RequestError
 
 log = logging.getLogger(__name__)
+
+Answered = wire.Ready | wire.Stepped | wire.CacheReset | wire.Profiled | wire.Refused
+
+WORKER = (sys.executable, "-m", "pymllm.engine.worker")
 
 POLL_MS = 200
 CLOSE_SECONDS = 10.0
@@ -34,10 +40,11 @@ CLOSE_SECONDS = 10.0
 class ProcessClient(EngineClient):
     """Starts an engine process and waits until it is loaded. Raises what building the engine raised.
 
-    progress: let the process draw progress bars on standard error.
+    progress: let the process draw progress bars on standard error. worker: the command that is the engine process,
+    given two addresses; see :mod:`pymllm.engine.worker`.
     """
 
-    def __init__(self, config: Config, *, progress: bool) -> None:
+    def __init__(self, config: Config, *, progress: bool, worker: Sequence[str] = WORKER) -> None:
         self._folder = _socket_folder()
         self._stall_seconds = config.engine.stall_seconds
         self._context = zmq.Context()
@@ -48,9 +55,7 @@ class ProcessClient(EngineClient):
             socket.linger = 0
             addresses.append(f"ipc://{self._folder}/{name}")
             socket.bind(addresses[-1])
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "pymllm.engine.worker", *addresses], stdin=subprocess.PIPE
-        )
+        self._process = subprocess.Popen([*worker, *addresses], stdin=subprocess.PIPE)
         self._send_lock = threading.Lock()
         self._deliveries = Deliveries()
         self._stats = EngineStats()
@@ -83,9 +88,16 @@ class ProcessClient(EngineClient):
         return self._stats
 
     def reset_cache(self) -> int:
-        dropped = self._deliveries.ask()
-        self._send(wire.ResetCache())
-        return dropped.result()
+        return int(self._ask(wire.ResetCache()))
+
+    def start_profile(self, wanted: ProfileRequest) -> Profile:
+        return self._ask(wire.StartProfile(wanted))
+
+    def stop_profile(self) -> Profile:
+        return self._ask(wire.StopProfile())
+
+    def _ask(self, question: wire.ResetCache | wire.StartProfile | wire.StopProfile) -> Any:
+        return self._deliveries.ask(lambda: self._send(question)).result()
 
     @property
     def alive(self) -> bool:
@@ -166,10 +178,12 @@ class ProcessClient(EngineClient):
                 failure = message.message
                 if not started.done():
                     started.set_exception(_error(message))
+            elif isinstance(message, wire.Busy):
+                heard += message.seconds
             else:
                 self._take(message, started)
 
-    def _take(self, message: wire.Ready | wire.Stepped | wire.CacheReset, started: Future[EngineInfo]) -> None:
+    def _take(self, message: Answered, started: Future[EngineInfo]) -> None:
         if isinstance(message, wire.Stepped):
             self._stats = message.stats
             self._deliveries.deliver(message.outputs)
@@ -177,6 +191,10 @@ class ProcessClient(EngineClient):
             started.set_result(message.info)
         elif isinstance(message, wire.CacheReset):
             self._deliveries.answer(message.pages)
+        elif isinstance(message, wire.Profiled):
+            self._deliveries.answer(message.profile)
+        elif isinstance(message, wire.Refused):
+            self._deliveries.refuse(_error(message))
 
 
 def _socket_folder() -> str:
@@ -193,7 +211,7 @@ def _cause(code: int) -> str:
     return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
-def _error(message: wire.Failed) -> PymllmError:
+def _error(message: wire.Failed | wire.Refused) -> PymllmError:
     """The error of the engine process, as the class it was."""
     kind = getattr(pymllm.errors, message.kind, PymllmError)
     error = kind(message.message)

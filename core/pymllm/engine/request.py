@@ -10,7 +10,7 @@ from pymllm.engine.messages import EngineRequest, TokenLogprobs
 from pymllm.interfaces.cache import CacheKey, Hit, MediaSpan
 
 if TYPE_CHECKING:
-    from pymllm.engine.sampling_batch import SampleRow
+    from pymllm.engine.sample_row import SampleRow
 
 
 class Phase(Enum):

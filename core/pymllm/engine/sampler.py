@@ -18,7 +18,8 @@ from torch import Tensor
 from pymllm.engine.draw import draw
 from pymllm.engine.logprobs import LogprobPlan, Logprobs, prompt_logprobs
 from pymllm.engine.messages import TokenLogprobs
-from pymllm.engine.sampling_batch import SampleRow, SamplingBatch
+from pymllm.engine.sample_row import SampleRow
+from pymllm.engine.sampling_batch import SamplingBatch
 
 __all__ = ["SampleRow", "Samples", "SamplingBatch", "prompt_logprobs", "sample"]
 
@@ -47,17 +48,15 @@ class Samples:
 def sample(logits: Tensor, batch: SamplingBatch) -> Samples:
     """Choose a token of each row. logits: [S, V] of any float type, left unchanged."""
     assert len(logits) == batch.size, f"{len(logits)} rows of logits for a batch of {batch.size}"
-    scores = logits if batch.edits is None else batch.edits.apply(logits)
-    tokens, valid = _draw_in_groups(scores, batch) if batch.parameters is None else batch.parameters.draw(scores)
-    if batch.edits is not None:
-        batch.edits.count(tokens)
+    tokens, valid = _draw_in_groups(logits, batch) if batch.parameters is None else batch.parameters.draw(logits)
     if batch.logprobs is None:
         return Samples(tokens, valid)
     return Samples(tokens, valid, batch.logprobs.compute(logits, tokens), batch.logprobs)
 
 
-def _draw_in_groups(scores: Tensor, batch: SamplingBatch) -> tuple[Tensor, Tensor]:
-    """The draw without kernels: tokens [S] int64, valid [S] bool."""
+def _draw_in_groups(logits: Tensor, batch: SamplingBatch) -> tuple[Tensor, Tensor]:
+    """The choice without kernels: tokens [S] int64, valid [S] bool."""
+    scores = logits if batch.edits is None else batch.edits.apply(logits)
     if batch.any_greedy:
         peak, tokens = scores.max(dim=-1)
     else:

@@ -8,16 +8,19 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from typing import TypeVar
 
 from pymllm.engine.admission import check
 from pymllm.engine.client import Deliver, EngineClient
 from pymllm.engine.deliveries import Deliveries
 from pymllm.engine.engine import Engine
-from pymllm.engine.messages import EngineInfo, EngineRequest, EngineStats
-from pymllm.errors import EngineDeadError
+from pymllm.engine.messages import EngineInfo, EngineRequest, EngineStats, Profile, ProfileRequest
+from pymllm.engine.profiler import StepProfiler
+from pymllm.errors import EngineDeadError, PymllmError
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 
 GATHER_SECONDS = 0.05
 """How long the engine waits for requests that are submitted together."""
@@ -67,14 +70,30 @@ class ThreadClient(EngineClient):
         return self._stats
 
     def reset_cache(self) -> int:
-        dropped = self._deliveries.ask()
-        self._commands.put(self._reset_cache)
-        return dropped.result()
+        return int(self._ask(self._reset_cache))
 
-    def _reset_cache(self, engine: Engine) -> None:
+    def _reset_cache(self, engine: Engine) -> int:
         dropped = engine.reset_cache()
         self._stats = engine.stats()
-        self._deliveries.answer(dropped)
+        return dropped
+
+    def start_profile(self, wanted: ProfileRequest) -> Profile:
+        return self._ask(lambda engine: self._profiler.start(wanted))
+
+    def stop_profile(self) -> Profile:
+        return self._ask(lambda engine: self._profiler.stop())
+
+    def _ask(self, question: Callable[[Engine], T]) -> T:
+        """The answer of the engine's thread."""
+
+        def carry_out(engine: Engine) -> None:
+            try:
+                self._deliveries.answer(question(engine))
+            except PymllmError as error:
+                self._deliveries.refuse(error)
+
+        answer: Future[T] = self._deliveries.ask(lambda: self._commands.put(carry_out))
+        return answer.result()
 
     @property
     def alive(self) -> bool:
@@ -92,6 +111,7 @@ class ThreadClient(EngineClient):
         except BaseException as error:
             started.set_exception(error)
             return
+        self._profiler = StepProfiler(engine.info.device)
         started.set_result(engine.info)
         reason = "the engine was closed"
         try:
@@ -99,10 +119,12 @@ class ThreadClient(EngineClient):
                 outputs = engine.step()
                 self._stats = engine.stats()
                 self._deliveries.deliver(outputs)
+                self._profiler.stepped()
         except BaseException as error:
             log.exception("the engine failed")
             reason = f"the engine failed: {type(error).__name__}: {error}"
         finally:
+            self._profiler.close()
             self._deliveries.close(EngineDeadError(reason), aborted=reason == "the engine was closed")
 
     def _take_commands(self, engine: Engine) -> bool:

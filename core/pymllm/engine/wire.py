@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from pymllm.engine.messages import EngineInfo, EngineRequest, EngineStats, TokenOutput
+from pymllm.engine.messages import EngineInfo, EngineRequest, EngineStats, Profile, ProfileRequest, TokenOutput
 
 
 class Start(msgspec.Struct, tag=True):
@@ -30,6 +30,16 @@ class Abort(msgspec.Struct, tag=True):
 
 class ResetCache(msgspec.Struct, tag=True):
     """Drop the prefix cache; answered by CacheReset."""
+
+
+class StartProfile(msgspec.Struct, tag=True):
+    """Record steps; answered by Profiled or Refused."""
+
+    wanted: ProfileRequest
+
+
+class StopProfile(msgspec.Struct, tag=True):
+    """Write the trace; answered by Profiled or Refused."""
 
 
 class Stop(msgspec.Struct, tag=True):
@@ -62,8 +72,27 @@ class CacheReset(msgspec.Struct, tag=True):
     pages: int
 
 
-ToEngine = Start | Submit | Abort | ResetCache | Stop
-FromEngine = Ready | Failed | Stepped | CacheReset
+class Profiled(msgspec.Struct, tag=True):
+    """A profile has started, or ended."""
+
+    profile: Profile
+
+
+class Refused(msgspec.Struct, tag=True):
+    """What was asked cannot be done; ``kind`` is an error class of pymllm.errors."""
+
+    kind: str
+    message: str
+
+
+class Busy(msgspec.Struct, tag=True):
+    """No step will end for up to ``seconds``, and yet nothing is wrong."""
+
+    seconds: float
+
+
+ToEngine = Start | Submit | Abort | ResetCache | StartProfile | StopProfile | Stop
+FromEngine = Ready | Failed | Stepped | CacheReset | Profiled | Refused | Busy
 
 encoder = msgspec.msgpack.Encoder()
 to_engine = msgspec.msgpack.Decoder(ToEngine)

@@ -28,16 +28,41 @@ class Answer:
 
     def take(self, output: TokenOutput) -> Delta:
         """The news in an engine output. Tokens after a stop string are cut off, however they were grouped."""
+        if self._matcher is not None:
+            return self._take_until_match(output, self._matcher)
+        tokens = output.token_ids
+        ends = output.finish_reason is not None
+        text = ""
+        if self._stream is not None:
+            for token in tokens if output.stop_token is None else tokens[:-1]:
+                text += self._stream.feed(token)
+            if ends:
+                text += self._stream.finish()
+        self.finished = ends
+        return Delta(
+            self.index,
+            text,
+            tokens,
+            output.logprobs,
+            output.prompt_logprobs,
+            output.finish_reason,
+            output.stop_token,
+            output.cached_tokens,
+            output.queue_seconds,
+            output.error,
+        )
+
+    def _take_until_match(self, output: TokenOutput, matcher: StopMatcher) -> Delta:
         pieces: list[str] = []
         taken = 0
         for token in output.token_ids:
             taken += 1
             ends = output.stop_token is not None and taken == len(output.token_ids)
-            pieces.append(self._feed(None if ends else token))
-            if self._matched is not None:
+            pieces.append(self._feed(None if ends else token, matcher))
+            if matcher.matched is not None:
                 break
-        if output.finish_reason is not None and self._matched is None:
-            pieces.append(self._flush())
+        if output.finish_reason is not None and matcher.matched is None:
+            pieces.append(self._flush(matcher))
         delta = Delta(
             self.index,
             "".join(pieces),
@@ -47,7 +72,12 @@ class Answer:
             cached_tokens=output.cached_tokens,
             queue_seconds=output.queue_seconds,
         )
-        self._finish(delta, output)
+        if matcher.matched is not None:
+            delta.finish_reason, delta.stop_reason = "stop", matcher.matched
+        else:
+            delta.finish_reason, delta.stop_reason = output.finish_reason, output.stop_token
+            delta.error = output.error
+        self.finished = delta.finish_reason is not None
         return delta
 
     def fail(self, sentence: str) -> Delta:
@@ -55,29 +85,12 @@ class Answer:
         self.finished = True
         return Delta(self.index, finish_reason="error", error=sentence)
 
-    @property
-    def _matched(self) -> str | None:
-        return self._matcher.matched if self._matcher is not None else None
-
-    def _feed(self, token: int | None) -> str:
+    def _feed(self, token: int | None, matcher: StopMatcher) -> str:
         """Text of one more token; None is the end token, which counts and has no text."""
         self._count += 1
         text = self._stream.feed(token) if self._stream is not None and token is not None else ""
-        if self._matcher is None:
-            return text
-        return self._matcher.feed(text, armed=self._count >= self._min_tokens)
+        return matcher.feed(text, armed=self._count >= self._min_tokens)
 
-    def _flush(self) -> str:
+    def _flush(self, matcher: StopMatcher) -> str:
         rest = self._stream.finish() if self._stream is not None else ""
-        if self._matcher is None:
-            return rest
-        rest = self._matcher.feed(rest, armed=self._count >= self._min_tokens)
-        return rest + self._matcher.finish()
-
-    def _finish(self, delta: Delta, output: TokenOutput) -> None:
-        if self._matched is not None:
-            delta.finish_reason, delta.stop_reason = "stop", self._matched
-        else:
-            delta.finish_reason, delta.stop_reason = output.finish_reason, output.stop_token
-            delta.error = output.error
-        self.finished = delta.finish_reason is not None
+        return matcher.feed(rest, armed=self._count >= self._min_tokens) + matcher.finish()

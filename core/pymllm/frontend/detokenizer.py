@@ -18,6 +18,7 @@ import codecs
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -91,18 +92,22 @@ def byte_alphabet() -> dict[str, int]:
 
 
 class _ByteTable:
-    """Bytes of each token of a byte-level tokenizer, filled on first use and shared by all answers."""
+    """Bytes of each token of a byte-level tokenizer, filled on first use and shared by all answers; and the text of
+    those tokens that are whole characters."""
 
     def __init__(self, backend: Any) -> None:
         self._backend = backend
         self._alphabet = byte_alphabet()
         self._bytes: dict[int, bytes] = {}
+        self.texts: dict[int, str] = {}
         self.special = frozenset(id for id, token in backend.get_added_tokens_decoder().items() if token.special)
 
     def __getitem__(self, token: int) -> bytes:
         data = self._bytes.get(token)
         if data is None:
             data = self._bytes[token] = self._spell(self._backend.id_to_token(token))
+            with suppress(UnicodeDecodeError):
+                self.texts[token] = data.decode()
         return data
 
     def _spell(self, name: str | None) -> bytes:
@@ -115,16 +120,28 @@ class _ByteTable:
 
 
 class _ByteStream(TokenStream):
+    """held: the first bytes of a character that is not complete yet."""
+
     def __init__(self, table: _ByteTable, skip_special_tokens: bool) -> None:
         self._table = table
         self._skip: frozenset[int] = table.special if skip_special_tokens else frozenset()
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = b""
 
     def feed(self, token: int) -> str:
-        return "" if token in self._skip else self._decoder.decode(self._table[token])
+        if token in self._skip:
+            return ""
+        if not self._held:
+            text = self._table.texts.get(token)
+            if text is not None:
+                return text
+        data = self._held + self._table[token]
+        text, used = codecs.utf_8_decode(data, "replace", False)
+        self._held = data[used:]
+        return text
 
     def finish(self) -> str:
-        return self._decoder.decode(b"", final=True)
+        text, self._held = self._held.decode(errors="replace"), b""
+        return text
 
 
 class _WindowStream(TokenStream):

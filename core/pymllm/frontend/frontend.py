@@ -7,6 +7,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -77,6 +78,17 @@ class Generation:
             self._client.abort(answer.id)
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A prompt that passed all checks, ready to be started; made by :meth:`Frontend.prepare`."""
+
+    id: str
+    token_ids: list[int]
+    params: SamplingParams
+    requests: list[EngineRequest]
+    stops: StopStrings | None
+
+
 class Frontend:
     """Tokenizes, validates, fans out, detokenizes and stops. All methods may be called from any thread."""
 
@@ -116,7 +128,7 @@ class Frontend:
         """Text of token ids. Raises RequestError without a tokenizer or for ids outside the vocabulary."""
         if self._detokenizer is None:
             raise RequestError("this model has no tokenizer, so token ids have no text", "tokens")
-        _check_integers(ids, "tokens")
+        ids = _integers(ids, "tokens")
         vocab = self.client.info.vocab_size
         if ids and not 0 <= min(ids) <= max(ids) < vocab:
             raise RequestError(f"tokens must be from 0 to {vocab - 1}", "tokens")
@@ -141,10 +153,6 @@ class Frontend:
             chat_template=chat_template,
         )
 
-    def check(self, token_ids: list[int], params: SamplingParams) -> None:
-        """Raises the RequestError that :meth:`start` would raise, without starting anything."""
-        self._prepare("check", token_ids, params, 0, "")
-
     def start(
         self,
         token_ids: list[int],
@@ -155,23 +163,38 @@ class Frontend:
         priority: int = 0,
         namespace: str = "",
     ) -> Generation:
-        """Answer a prompt ``params.n`` times; answer i is the engine request "<id>-<i>" with seed + i.
+        """``start_prepared`` of :meth:`prepare`."""
+        prepared = self.prepare(token_ids, params, request_id=request_id, priority=priority, namespace=namespace)
+        return self.start_prepared(prepared, sink)
+
+    def start_prepared(self, prepared: Prepared, sink: DeltaSink) -> Generation:
+        """Answer a prompt as often as its parameters ask; answer i is the engine request "<id>-<i>" with seed + i.
 
         sink: gets the deltas, each answer's last one with a finish_reason; it may be called before this
-        returns. Raises RequestError for what can never be answered (with the numbers), QueueFullError and
-        EngineDeadError as the client does; then nothing of the prompt runs and the sink hears nothing.
+        returns. Raises QueueFullError and EngineDeadError as the client does; then nothing of the prompt runs and
+        the sink hears nothing. A prepared prompt is started once at most.
         """
-        id = request_id or uuid.uuid4().hex
-        requests, stops = self._prepare(id, token_ids, params, priority, namespace)
-        answers = [self._answer(request.id, index, params, stops) for index, request in enumerate(requests)]
-        generation = Generation(self.client, id, list(token_ids), answers, sink)
-        generation.submit(requests)
+        answers = [
+            self._answer(request.id, index, prepared.params, prepared.stops)
+            for index, request in enumerate(prepared.requests)
+        ]
+        generation = Generation(self.client, prepared.id, prepared.token_ids, answers, sink)
+        generation.submit(prepared.requests)
         return generation
 
-    def _prepare(
-        self, id: str, token_ids: list[int], params: SamplingParams, priority: int, namespace: str
-    ) -> tuple[list[EngineRequest], StopStrings | None]:
-        _check_integers(token_ids, "prompt")
+    def prepare(
+        self,
+        token_ids: list[int],
+        params: SamplingParams,
+        *,
+        request_id: str | None = None,
+        priority: int = 0,
+        namespace: str = "",
+    ) -> Prepared:
+        """Check a prompt without starting anything. Raises RequestError for what can never be answered, with the
+        numbers."""
+        id = request_id or uuid.uuid4().hex
+        token_ids = _integers(token_ids, "prompt")
         stops = StopStrings(params.stop_strings) if params.stop_strings else None
         if stops is not None and self.tokenizer is None:
             raise RequestError("this model has no tokenizer, so stop strings can never match", "stop")
@@ -189,7 +212,7 @@ class Frontend:
             for index in range(params.n)
         ]
         admission.check(requests[0], self.client.info)
-        return requests, stops
+        return Prepared(id, token_ids, params, requests, stops)
 
     def _answer(self, id: str, index: int, params: SamplingParams, stops: StopStrings | None) -> Answer:
         stream = None
@@ -211,6 +234,11 @@ def _nth(params: SamplingParams, index: int) -> SamplingParams:
     return msgspec.structs.replace(params, seed=seed, prompt_logprobs=None)
 
 
-def _check_integers(ids: object, field: str) -> None:
-    if not isinstance(ids, list) or not set(map(type, ids)) <= {int}:
-        raise RequestError(f"{field} must be a list of token ids (integers)", field)
+def _integers(ids: object, field: str) -> list[int]:
+    """A copy of token ids that a client gave. Raises RequestError for anything but integers."""
+    try:
+        if isinstance(ids, list):
+            return msgspec.convert(ids, list[int])
+    except msgspec.ValidationError:
+        pass
+    raise RequestError(f"{field} must be a list of token ids (integers)", field)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+import msgspec
 
 from pymllm.engine.messages import FinishReason, TokenLogprobs
 
@@ -11,8 +12,7 @@ Prompt = str | list[int]
 """Text (tokenized with the model's special tokens) or token ids (taken as they are)."""
 
 
-@dataclass(slots=True)
-class Delta:
+class Delta(msgspec.Struct):
     """News of one answer (``index`` below ``n``) of one prompt.
 
     text: new text; never half a character, never part of a stop string that may yet complete.
@@ -25,7 +25,7 @@ class Delta:
 
     index: int
     text: str = ""
-    token_ids: list[int] = field(default_factory=list)
+    token_ids: list[int] = []
     logprobs: list[TokenLogprobs] | None = None
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     finish_reason: FinishReason | None = None
@@ -33,6 +33,16 @@ class Delta:
     cached_tokens: int = 0
     queue_seconds: float = 0.0
     error: str | None = None
+
+    def absorb(self, later: Delta) -> None:
+        """Take in the next delta of the same answer: the two become one."""
+        self.text += later.text
+        self.token_ids += later.token_ids
+        if later.logprobs is not None:
+            self.logprobs = [*(self.logprobs or ()), *later.logprobs]
+        if later.prompt_logprobs is not None:
+            self.prompt_logprobs = later.prompt_logprobs
+        self.finish_reason, self.stop_reason, self.error = later.finish_reason, later.stop_reason, later.error
 
 
 DeltaSink = Callable[[Delta], None]

@@ -18,7 +18,7 @@ class Budget:
     """Bytes, measured after the weights were loaded.
 
     total: of the device. available: free now. weights: of the model. step_peak: of a worst-case step.
-    fraction: share of ``total`` that weights and KV may take together.
+    graphs: of what will be captured. fraction: share of ``total`` that weights and KV may take together.
     """
 
     total: int
@@ -26,12 +26,13 @@ class Budget:
     weights: int
     step_peak: int
     fraction: float
+    graphs: int = 0
 
     @property
     def kv_bytes(self) -> int:
         """What is left for KV pages; negative when there is nothing."""
         allowed = int(self.total * self.fraction) - self.weights
-        return min(allowed, self.available - self.step_peak)
+        return min(allowed, self.available - self.step_peak - self.graphs)
 
 
 def kv_pages(
@@ -69,8 +70,8 @@ def _too_little(budget: Budget, page_bytes: int, page_size: int, least: int) -> 
     numbers = (
         f"KV for {least} tokens takes {(pages + 1) * page_bytes / GIB:.2f} GiB, but of {budget.total / GIB:.2f} GiB "
         f"in all ({budget.available / GIB:.2f} free), {budget.weights / GIB:.2f} hold weights, "
-        f"{budget.step_peak / GIB:.2f} are needed by a step, and {max(0, budget.kv_bytes) / GIB:.2f} remain within "
-        f"engine.memory_fraction {budget.fraction:g}"
+        f"{(budget.step_peak + budget.graphs) / GIB:.2f} are needed by steps, and "
+        f"{max(0, budget.kv_bytes) / GIB:.2f} remain within engine.memory_fraction {budget.fraction:g}"
     )
     for percent in range(int(budget.fraction * 100) + 1, MOST_PERCENT + 1):
         if _pages_in(replace(budget, fraction=percent / 100), page_bytes) >= pages:

@@ -1,36 +1,30 @@
-"""Decode steps as replays of CUDA graphs, one for each padded batch size."""
+"""Decode steps as replays of CUDA graphs: one of the model for each padded size, and one that samples."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from pymllm.engine.batch import sample_row
-from pymllm.engine.cuda.alias import alias
+from pymllm.engine.cuda.graph import captured
 from pymllm.engine.cuda.prepare import prepare_decode
-from pymllm.engine.cuda.staging import StagedRows
+from pymllm.engine.cuda.sampler import POSITION, TOKEN, Ask, StepSampler
 from pymllm.engine.cuda.tables import PageTables
-from pymllm.engine.fast_parameters import fast_seeds
-from pymllm.engine.kernels.sample import FastSampler
-from pymllm.engine.plan import StepItem
-from pymllm.engine.sampling_batch import SampleRow
-from pymllm.interfaces.attention import AttentionBackend, AttentionBatch
+from pymllm.engine.kernels.layout import Need
+from pymllm.engine.plan import ItemResult, StepItem
+from pymllm.interfaces.attention import AttentionBackend, AttentionBatch, GraphKey
 from pymllm.interfaces.model import ForwardBatch, Model
-
-TOKEN, SLOT, POSITION, SLOPE, SEED, ANSWER_INDEX = range(6)
-"""Rows of the staged inputs. SLOPE holds float32; the last two are what the row's random number comes from."""
 
 
 class DecodeGraphs:
-    """Static buffers for up to ``most`` rows, and a graph for each size.
+    """Static buffers for up to ``sizes[-1]`` rows, and a graph for each size, which ends with the logits.
 
-    tokens, valid: [most] int64, what the replayed step sampled (0 and 0 for a row whose logits are broken).
-    logits: [most, V], for rows that need more than the fast sampler. last_tokens: [slots + 1] int64, by
-    request slot, shared with the rest of the runner.
+    The sampler has a small graph for each size and :class:`Need`, and a step replays one after the other: so the model
+    is captured once, however many ways there are to sample.
+    last_tokens: [slots + 1] int64, by request slot, shared with the sampler.
     """
 
     def __init__(
@@ -40,7 +34,7 @@ class DecodeGraphs:
         tables: PageTables,
         last_tokens: Tensor,
         sizes: list[int],
-        sampler: FastSampler,
+        sampler: StepSampler,
     ) -> None:
         self._model = model
         self._attention = attention
@@ -48,80 +42,69 @@ class DecodeGraphs:
         self._last_tokens = last_tokens
         self.sizes = sizes
         device, most = attention.context.device, sizes[-1]
-        self._inputs = StagedRows(6, most, device)
         self._token_ids = torch.zeros(most, dtype=torch.int64, device=device)
         self._slots = torch.zeros(most, dtype=torch.int64, device=device)
         self._context_lens = torch.ones(most, dtype=torch.int32, device=device)
         self._page_table = torch.zeros(most, tables.width, dtype=torch.int32, device=device)
         self._starts = torch.arange(most + 1, dtype=torch.int32, device=device)
         self._rows = torch.arange(most, dtype=torch.int64, device=device)
-        self._results = torch.zeros(2, most, dtype=torch.int64, device=device)
         self._sampler = sampler
-        self._logits: dict[int, Tensor] = {}
-        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._replays: dict[int, Callable[[], None]] = {}
         self._batches = {size: self._attention_batch(size) for size in sizes}
 
     def size_for(self, rows: int) -> int | None:
         """The smallest captured size that holds so many rows."""
         return next((size for size in self.sizes if size >= rows), None)
 
-    def capture(self, pool: Any, report: Callable[[int], None] = lambda size: None) -> None:
-        """Capture all sizes, the largest first so that the smaller ones reuse its memory. On a side stream."""
-        for size in reversed(self.sizes):
-            self._fill([], [], size)
-            batch = self._batches[size]
-            for _ in range(2):  # compile and settle
-                self._attention.plan(batch)
-                self._step(size)
-            torch.cuda.current_stream().synchronize()
-            graph = torch.cuda.CUDAGraph()
-            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-            self._logits[size] = alias(self._step(size))
-            graph.capture_end()
-            self._graphs[size] = graph
-            report(size)
+    def capture(self, size: int, pool: Any) -> None:
+        """Capture a size, after all larger ones, so that it reuses their memory. On a side stream."""
+        self._settle(size)
+        self._replays[size], logits = captured(pool, partial(self._forward, size))
+        # The logits are held until here, so that nothing that drawing needs is put into their memory.
+        self._sampler.capture(logits, pool)
 
-    def replay(self, items: list[StepItem], size: int) -> tuple[Tensor, list[SampleRow] | None]:
-        """Run a decode step: each item has one token. Returns the results [2, rows], tokens and validity, and
-        the sample rows if the graph's own sampler was not enough: the caller then samples from ``logits``."""
-        rows = [sample_row(item) for item in items]
-        fast = self._fill(items, rows, size)
+    def forget(self) -> None:
+        """Drop what was captured."""
+        self._replays.clear()
+        self._sampler.forget()
+
+    def _settle(self, size: int) -> None:
+        """Compile all that a step of this size launches, and let what allocates once do so."""
+        self._stage([], size)
+        for _ in range(2):
+            self._attention.plan(self._batches[size])
+            logits = self._forward(size)
+        for need in Need:
+            self._sampler.draw(need, logits)
+        torch.cuda.current_stream().synchronize()
+
+    def replay(self, items: list[StepItem], size: int) -> Callable[[], list[ItemResult]]:
+        """Run a decode step: each item has one token. What is returned waits for the results."""
+        ask = self._stage(items, size)
         self._attention.plan(self._batches[size])
-        self._graphs[size].replay()
-        return self._results[:, : len(items)], None if fast else rows
+        self._replays[size]()
+        return self._sampler.answer(ask, self._sampler.replay(ask.need, size))
 
-    def logits(self, size: int, rows: int) -> Tensor:
-        """The logits of the last replay, [rows, V]; overwritten by the next."""
-        return self._logits[size][:rows]
-
-    def _fill(self, items: list[StepItem], rows: list[SampleRow], size: int) -> bool:
-        """Stage a step's inputs. Returns whether the graph's sampler can serve all rows."""
+    def _stage(self, items: list[StepItem], size: int) -> Ask:
+        """Send a step's inputs."""
         count = len(items)
-        host = self._inputs.next()
-        host[:, count:size] = 0
-        host[SLOT, count:size] = self._tables.scrap_slot
-        if count:
-            positions = [item.start for item in items]
-            host[TOKEN, :count] = [
-                item.request.tokens[item.start] if item.start < len(item.request.tokens) else -1 for item in items
-            ]
-            host[SLOT, :count] = [item.request.slot for item in items]
-            host[POSITION, :count] = positions
-            batch = self._batches[size]
-            batch.context_lens = [position + 1 for position in positions] + [1] * (size - count)
-        host[SLOPE, :size] = 0
-        seeds = fast_seeds(rows) if rows else None
-        if seeds is not None:
-            host[SLOPE].view(np.float32)[:count] = seeds[0]
-            host[SEED].view(np.uint64)[:count], host[ANSWER_INDEX].view(np.uint64)[:count] = seeds[1:]
-        self._inputs.send()
-        return seeds is not None
+        host = self._sampler.inputs.next()
+        ask = self._sampler.ask(host, items, size)
+        starts = [item.start for item in items]
+        host[TOKEN, :count] = [
+            request.tokens[start] if start < len(request.tokens) else -1
+            for request, start in zip([item.request for item in items], starts)
+        ]
+        host[POSITION, :count] = starts
+        self._batches[size].context_lens = [start + 1 for start in starts] + [1] * (size - count)
+        self._sampler.inputs.send()
+        return ask
 
-    def _step(self, size: int) -> Tensor:
-        """The whole step on the device; returns the logits."""
-        inputs = self._inputs.device
+    def _forward(self, size: int) -> Tensor:
+        """The model's part of a step on the device; returns the logits."""
+        inputs = self._sampler.inputs.device
         prepare_decode(
-            inputs,
+            inputs[TOKEN:],
             self._last_tokens,
             self._tables.tables,
             self._attention.context.page_size,
@@ -136,11 +119,7 @@ class DecodeGraphs:
             logit_rows=self._rows[:size],
             attention=self._batches[size],
         )
-        logits = self._model.logits(self._model(batch))
-        tokens, valid = self._results[0, :size], self._results[1, :size]
-        slope = inputs[SLOPE].view(torch.float32)[:size]
-        self._sampler.seeded(logits, slope, inputs[SEED, :size], inputs[ANSWER_INDEX, :size], tokens, valid)
-        self._last_tokens.index_copy_(0, inputs[SLOT, :size], tokens)
+        logits: Tensor = self._model.logits(self._model(batch))
         return logits
 
     def _attention_batch(self, size: int) -> AttentionBatch:
@@ -151,5 +130,5 @@ class DecodeGraphs:
             context_lens_d=self._context_lens[:size],
             page_table=self._page_table[:size],
             slots=self._slots[:size],
-            graph_key=size,
+            graph_key=GraphKey(size, size),
         )

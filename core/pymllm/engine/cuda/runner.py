@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pymllm.engine.batch import sample_row
 from pymllm.engine.cuda.decode import DecodeGraphs
-from pymllm.engine.cuda.inputs import mixed_inputs
+from pymllm.engine.cuda.foresight import foresee
+from pymllm.engine.cuda.graph import no_garbage_collection
+from pymllm.engine.cuda.inputs import StepInputs
 from pymllm.engine.cuda.prefill import PrefillGraphs
-from pymllm.engine.cuda.sizes import decode_sizes, prefill_sizes
+from pymllm.engine.cuda.sampler import StepSampler
+from pymllm.engine.cuda.sizes import MOST_WHOLE, decode_sizes, prefill_sizes
 from pymllm.engine.cuda.staging import Answer, to_device
 from pymllm.engine.cuda.tables import PageTables
-from pymllm.engine.fast_parameters import fast_seeds
-from pymllm.engine.kernels.sample import FastSampler
+from pymllm.engine.cuda.whole import WholePrefillGraphs
 from pymllm.engine.messages import TokenLogprobs
 from pymllm.engine.plan import ItemResult, StepItem, StepPlan
 from pymllm.engine.runner import prompt_logprobs_of
-from pymllm.engine.sampler import Samples, sample
-from pymllm.engine.sampling_batch import SampleRow, SamplingBatch
 from pymllm.interfaces.attention import AttentionBackend
 from pymllm.interfaces.model import Model
 
@@ -56,14 +57,16 @@ class CudaRunner:
     ) -> None:
         self._model = model
         self._attention = attention
-        self._vocab_size = vocab_size
         device, page_size = attention.context.device, attention.context.page_size
         self._device = device
         self._tables = PageTables(max_running, -(-max_context // page_size), device)
         self._last_tokens = torch.zeros(max_running + 1, dtype=torch.int64, device=device)
         sizes = prefill_sizes(max_batch_tokens) if graphs else []
-        self._prefill = PrefillGraphs(model, attention, sizes)
-        self._sampler = FastSampler(max_running, vocab_size, device)
+        self._inputs = StepInputs(max(sizes, default=0), page_size, device)
+        self._prefill = PrefillGraphs(model, attention, self._inputs, sizes)
+        self._sampler = StepSampler(max_running, vocab_size, self._last_tokens, device)
+        whole = [size for size in sizes if size <= MOST_WHOLE] if attention.capabilities.prefill_capture else []
+        self._whole = WholePrefillGraphs(model, attention, self._tables, self._sampler, whole, vocab_size)
         self._decode: DecodeGraphs | None = None
         if graphs:
             most = min(max_running, max_batch_tokens)
@@ -72,34 +75,56 @@ class CudaRunner:
             )
 
     @torch.inference_mode()
+    def foresee(self) -> int:
+        """Bytes that ``capture`` will take; whatever the KV pool's size, which may still change."""
+        pool = torch.cuda.graph_pool_handle()
+        found = foresee(
+            self._kinds(),
+            lambda kind, sizes: self._capture({kind: sizes}, pool),
+            lambda: _bytes_in_use(self._device),
+        )
+        gc.collect()  # what was captured refers to itself
+        torch.cuda.empty_cache()
+        return found
+
+    @torch.inference_mode()
     def capture(self) -> None:
         """Capture all graphs; the KV pool must be allocated for good."""
-        if self._decode is None:
+        kinds = self._kinds()
+        if not kinds:
             return
-        started = time.monotonic()
-        pool = torch.cuda.graph_pool_handle()
+        started, before = time.monotonic(), _bytes_in_use(self._device)
+        self._capture({kind: kind.sizes for kind in kinds}, torch.cuda.graph_pool_handle())
+        log.info(
+            "captured CUDA graphs for %d sizes in %.1f s; they take %.2f GiB",
+            sum(len(kind.sizes) for kind in kinds), time.monotonic() - started,
+            (_bytes_in_use(self._device) - before) / 2**30,
+        )  # fmt: skip
+
+    def _kinds(self) -> list[PrefillGraphs | WholePrefillGraphs | DecodeGraphs]:
+        kinds = [kind for kind in (self._prefill, self._whole, self._decode) if kind is not None]
+        return [kind for kind in kinds if kind.sizes]
+
+    def _capture(self, sizes: Mapping[Any, list[int]], pool: Any) -> None:
+        """On a side stream, each kind's sizes from the largest to the smallest."""
         stream = torch.cuda.Stream(self._device)
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            self._prefill.capture(pool)
-            self._decode.capture(pool)
+        with no_garbage_collection(), torch.cuda.stream(stream):
+            for kind, chosen in sizes.items():
+                for size in reversed(chosen):
+                    kind.capture(size, pool)
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize(self._device)
-        count = len(self._decode.sizes) + len(self._prefill.sizes)
-        log.info("captured CUDA graphs for %d sizes in %.1f s", count, time.monotonic() - started)
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> Callable[[], list[ItemResult]]:
         """Start a step; the call that is returned waits for its results."""
         self._tables.update(plan.items)
         size = self._decode_size(plan.items)
-        if self._decode is None or size is None:
-            return self._launch_mixed(plan)
-        results, rows = self._decode.replay(plan.items, size)
-        if rows is not None:
-            return self._sample(plan.items, self._decode.logits(size, len(rows)), rows, [])
-        answer = Answer(results)
-        return lambda: _plain_results(answer)
+        if self._decode is not None and size is not None:
+            return self._decode.replay(plan.items, size)
+        size = self._whole.size_for(plan)
+        return self._launch_mixed(plan) if size is None else self._whole.replay(plan, size)
 
     def healthy(self) -> bool:
         """Whether the device still answers: after an illegal access, say, every call fails."""
@@ -118,24 +143,24 @@ class CudaRunner:
         return self._decode.size_for(len(items))
 
     def _launch_mixed(self, plan: StepPlan) -> Callable[[], list[ItemResult]]:
-        rows = [sample_row(item) for item in plan.items if item.samples]
-        seeds = fast_seeds(rows) if rows else None
-        static = self._prefill.static_inputs(plan.tokens)
-        page_size = self._attention.context.page_size
-        inputs = mixed_inputs(plan, page_size, self._device, static, seeds)
-        self._fill_in_last_tokens(plan, inputs.batch.token_ids)
-        hidden = self._prefill.forward(inputs.batch, replay=static is not None)
+        size = self._prefill.size_for(plan.tokens)
+        batch = self._inputs.send(plan, size)
+        self._fill_in_last_tokens(plan, batch.token_ids)
+        hidden = self._prefill.forward(batch, replay=size is not None)
         extras = self._what_prefills_bring(plan, hidden)
-        if not rows:
+        sampled = [item for item in plan.items if item.samples]
+        if not sampled:
             return lambda: _with_extras([ItemResult() for _ in plan.items], extras)
-        logits = self._model.logits(hidden.index_select(0, inputs.batch.logit_rows))
-        if inputs.seeds is None:
-            return self._sample(plan.items, logits, rows, extras)
-        results = torch.empty(2, len(rows), dtype=torch.int64, device=self._device)
-        self._sampler.seeded(logits, *inputs.seeds, results[0], results[1])
-        self._last_tokens.index_copy_(0, inputs.sample_slots.to(torch.int64), results[0])
-        answer = Answer(results)
-        return lambda: _with_extras(_spread(plan.items, _plain_results(answer)), extras)
+        logits = self._model.logits(hidden.index_select(0, batch.logit_rows))
+        wait = self._sample(sampled, logits)
+        return lambda: _with_extras(_spread(plan.items, wait()), extras)
+
+    def _sample(self, items: list[StepItem], logits: Tensor) -> Callable[[], list[ItemResult]]:
+        """Draw the tokens of items that sample, from logits [items, V], and send them to the host."""
+        ask = self._sampler.ask(self._sampler.inputs.next(), items, self._sampler.padded(len(items)))
+        self._sampler.inputs.send()
+        self._sampler.draw_by_graph(ask.need, logits)
+        return self._sampler.answer(ask, logits)
 
     def _fill_in_last_tokens(self, plan: StepPlan, token_ids: Tensor) -> None:
         """Put the tokens that the host does not know yet into their places."""
@@ -148,24 +173,6 @@ class CudaRunner:
         if places:
             index = to_device(np.array([places, slots]), self._device)
             token_ids.index_copy_(0, index[0], self._last_tokens.index_select(0, index[1]))
-
-    def _sample(
-        self, items: list[StepItem], logits: Tensor, rows: list[SampleRow], extras: list[Extra]
-    ) -> Callable[[], list[ItemResult]]:
-        """Draw the tokens of the sampled items in the general way, keep them for the next step, and send them to
-        the host."""
-        samples = sample(logits, SamplingBatch.build(rows, self._vocab_size, self._device))
-        slots = to_device(np.array([item.request.slot for item in items if item.samples]), self._device)
-        self._last_tokens.index_copy_(0, slots, samples.tokens)
-        answer = Answer(torch.stack([samples.tokens, samples.valid.to(torch.int64)]))
-
-        def wait() -> list[ItemResult]:
-            plain = _plain_results(answer)
-            for result, logprobs in zip(plain, _logprobs(samples)):
-                result.logprobs = logprobs
-            return _with_extras(_spread(items, plain), extras)
-
-        return wait
 
     def _what_prefills_bring(self, plan: StepPlan, hidden: Tensor) -> list[Extra]:
         """For each item, what is still to be written into its result (see Runner)."""
@@ -192,6 +199,13 @@ class CudaRunner:
         return complete
 
 
+def _bytes_in_use(device: torch.device) -> int:
+    """By anybody, the driver included."""
+    torch.cuda.synchronize(device)
+    free, total = torch.cuda.mem_get_info(device)
+    return total - free
+
+
 def _spread(items: list[StepItem], sampled: list[ItemResult]) -> list[ItemResult]:
     """A result for each item: those of the items that sample, empty ones between them."""
     drawn = iter(sampled)
@@ -203,15 +217,3 @@ def _with_extras(results: list[ItemResult], extras: list[Extra]) -> list[ItemRes
         if extra is not None:
             extra(result)
     return results
-
-
-def _plain_results(answer: Answer) -> list[ItemResult]:
-    tokens, valid = answer.wait().tolist()
-    return [ItemResult(token=token, valid=bool(ok)) for token, ok in zip(tokens, valid)]
-
-
-def _logprobs(samples: Samples) -> list[TokenLogprobs | None]:
-    """Log-probabilities of each row; waits for the device only if some row wants them."""
-    if samples.logprobs is None:
-        return [None] * len(samples.tokens)
-    return samples.to_host()[1]

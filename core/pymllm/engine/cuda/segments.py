@@ -43,9 +43,13 @@ class Segments:
         self._parts.append(call)
         self._begin()
 
-    def replay(self) -> None:
-        """Run it all on the current stream."""
-        for part in self._parts:
+    def replay(self, prepare: Callable[[], object]) -> None:
+        """Run it all on the current stream. prepare: what the first call between graphs needs; it is done while the
+        device computes the first graph."""
+        first, *rest = self._parts
+        first()
+        prepare()
+        for part in rest:
             part()
 
     def _begin(self) -> None:
@@ -74,7 +78,7 @@ class _Interrupting:
 
         def attend() -> None:
             real = self._segments.tokens
-            answers[:real].copy_(self._backend.attend(layer, queries[:real]))
+            self._backend.attend(layer, queries[:real], answers[:real])
 
         self._segments.interrupt(attend)
         return out.view(-1, layer.heads * layer.head_dim)

@@ -13,3 +13,8 @@ def prefill_sizes(most: int) -> list[int]:
     """Tokens of a step with prefill chunks, up to ``most``: at most a third more than are needed, past 64."""
     sizes = [64, 96, 128, 192, 256, 384, 512, 640, 768, *range(1024, 2048, 256), *range(2048, 8193, 512)]
     return [size for size in sizes if size <= most]
+
+
+MOST_WHOLE = 1024
+"""Tokens up to which steps of whole prompts are captured with their attention: larger ones keep the device busy long
+enough for the host to launch attention layer by layer, and have faster kernels that cannot be captured."""

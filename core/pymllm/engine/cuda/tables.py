@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from pymllm.engine.cuda.staging import to_device
+from pymllm.engine.cuda.packed import PackedArrays
 from pymllm.engine.plan import StepItem
 
 
@@ -17,6 +17,7 @@ class PageTables:
         self.scrap_slot = slots
         self.width = pages_per_request
         self.tables = torch.zeros(slots + 1, pages_per_request, dtype=torch.int32, device=device)
+        self._packed = PackedArrays(device)
 
     def update(self, items: list[StepItem]) -> None:
         """Send the pages that the items' requests got since they were last here."""
@@ -31,5 +32,7 @@ class PageTables:
                 pages += request.pages[first:]
                 request.synced_pages = count
         if places:
-            changed = to_device(np.stack([np.concatenate(places), np.array(pages)]), self.tables.device)
-            self.tables.view(-1).index_copy_(0, changed[0], changed[1].to(torch.int32))
+            count = len(pages)
+            changed = (np.concatenate(places), np.array(pages, dtype=np.int32))
+            index, values = self._packed.send(changed, [(count, np.int64), (count, np.int32)])
+            self.tables.view(-1).index_copy_(0, index, values)

@@ -14,12 +14,19 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pymllm.engine.kernels.passes import ALL_KEYS, FAR, distance_key, is_finite, row_peak, weigh, weigh_key
+from pymllm.engine.kernels import layout
+from pymllm.engine.kernels.passes import ALL_KEYS, FAR, distance_key, is_finite, row_peak, row_slope, weigh, weigh_key
+from pymllm.engine.kernels.scores import edits_of, integer, read_scores, real
 
 SHIFTS = (27, 23, 19, 15, 11, 7, 3, 0)
 """Of each pass's thresholds. The last pass settles 3 bits; its thresholds from the eighth on repeat what is known."""
 
 THRESHOLDS = tl.constexpr(16)
+CHUNKS = tl.constexpr(32)
+"""Chunks whose sums are read at a time."""
+
+TOP_K = tl.constexpr(layout.TOP_K)
+TOP_P = tl.constexpr(layout.TOP_P)
 _INF = tl.constexpr(float("inf"))
 
 
@@ -52,6 +59,16 @@ def _below_16(keys, amounts, limit, step):
 
 
 @triton.jit
+def _wanted(table, width, row, MASS: tl.constexpr):
+    """A row's top_p, float64 (MASS), or its top_k, int64."""
+    if MASS:
+        want = real(table, width, TOP_P, row)
+    else:
+        want = integer(table, width, TOP_K, row)
+    return want
+
+
+@triton.jit
 def _asks(want, slope, peak, V, MASS: tl.constexpr):
     """Whether a row draws, can be sampled, and has a top_p below 1 (MASS) or a top_k below V."""
     asks = (slope != 0.0) & is_finite(peak)
@@ -63,43 +80,44 @@ def _asks(want, slope, peak, V, MASS: tl.constexpr):
 
 
 @triton.jit
-def _advance(partials, row, low, shift, target, CH, CHP: tl.constexpr):
+def _advance(partials, row, low, shift, target, CH):
     """The largest threshold of the last pass (from ``low``, 1 << shift apart) whose sum is below the target,
     and that sum."""
-    chunks = tl.arange(0, CHP)[:, None]
     columns = tl.arange(0, THRESHOLDS)[None, :]
-    sums = tl.load(partials + (row * CH + chunks) * THRESHOLDS + columns, mask=chunks < CH, other=0)
-    sums = tl.sum(sums, axis=0)
+    sums = tl.zeros([THRESHOLDS], tl.int64)
+    for first in range(0, CH, CHUNKS):
+        chunks = first + tl.arange(0, CHUNKS)[:, None]
+        part = tl.load(partials + (row * CH + chunks) * THRESHOLDS + columns, mask=chunks < CH, other=0)
+        sums += tl.sum(part, axis=0)
     digit = tl.sum((sums < target).to(tl.int32), axis=0) - 1
     return low + (digit << shift), tl.max(tl.where(sums < target, sums, 0), axis=0)
 
 
 @triton.jit
-def _mass_target(kept, top_p, slope, limits, ties, row, CH, HAS_K: tl.constexpr, CHP: tl.constexpr):
+def _mass_target(kept, top_p, slope, limits, ties, row, CH):
     """The least integer mass that is top_p of what top_k kept."""
-    chunks = tl.arange(0, CHP)
-    total = tl.sum(tl.load(kept + row * CH + chunks, mask=chunks < CH, other=0), axis=0)
-    if HAS_K:
-        total += tl.load(ties + row) * weigh_key(tl.load(limits + row), slope)
+    total = tl.load(ties + row) * weigh_key(tl.load(limits + row), slope)
+    for first in range(0, CH, CHUNKS):
+        chunks = first + tl.arange(0, CHUNKS)
+        total += tl.sum(tl.load(kept + row * CH + chunks, mask=chunks < CH, other=0), axis=0)
     return tl.ceil(top_p * total.to(tl.float64)).to(tl.int64)
 
 
-@triton.jit(do_not_specialize=["shift", "last_shift"])
+@triton.jit(do_not_specialize=["width", "CH", "tiles", "shift", "last_shift"])
 def search(
-    logits, stride, peaks, slopes, wanted, limits, ties, kept, lows_in, lows_out, partials_in, partials_out,
-    V, NB, CH, shift, last_shift,
-    MASS: tl.constexpr, HAS_K: tl.constexpr, FIRST: tl.constexpr, TILES: tl.constexpr, GROUPS: tl.constexpr,
-    CHP: tl.constexpr, NBP: tl.constexpr,
+    logits, stride, table, width, peaks, limits, ties, kept, lows_in, lows_out, partials_in, partials_out,
+    V, NB, CH, tiles, shift, last_shift,
+    EDITED: tl.constexpr, MASS: tl.constexpr, FIRST: tl.constexpr, GROUPS: tl.constexpr, NBP: tl.constexpr,
 ):  # fmt: skip
-    """One pass. Grid (CH, R): a program reads TILES blocks of GROUPS x 8 tokens, those that can matter.
+    """One pass. Grid (CH, R): a program reads ``tiles`` blocks of GROUPS x 8 tokens, those that can matter.
 
-    wanted: [R], top_p float64 (MASS: amounts are weights) or top_k int64 (amounts are 1). limits, ties: [R],
-    of top_k (MASS and HAS_K). kept: [R, CH] int64, the mass below that limit, written by the first pass.
-    lows: [R] int32, keys. partials: [R, CH, 16] int64."""
+    MASS: for top_p, amounts are weights; else for top_k, amounts are 1. limits, ties: [R], of top_k (MASS).
+    kept: [R, CH] int64, the mass below that limit, written by the first pass. lows: [R] int32, keys. partials:
+    [R, CH, 16] int64."""
     row = tl.program_id(1).to(tl.int64)
     chunk = tl.program_id(0)
-    want = tl.load(wanted + row)
-    slope = tl.load(slopes + row)
+    want = _wanted(table, width, row, MASS)
+    slope = row_slope(table, width, row)
     peak = row_peak(peaks, row, NB, NBP)
     if not _asks(want, slope, peak, V, MASS):
         return
@@ -107,20 +125,20 @@ def search(
     if not FIRST:
         target = want
         if MASS:
-            target = _mass_target(kept, want, slope, limits, ties, row, CH, HAS_K, CHP)
-        low, _ = _advance(partials_in, row, tl.load(lows_in + row), last_shift, target, CH, CHP)
+            target = _mass_target(kept, want, slope, limits, ties, row, CH)
+        low, _ = _advance(partials_in, row, tl.load(lows_in + row), last_shift, target, CH)
     if chunk == 0:
         tl.store(lows_out + row, low)
-    limit = ALL_KEYS
-    if MASS and HAS_K:
+    if MASS:
         limit = tl.load(limits + row)
 
+    bias, counts = edits_of(table, width, row, EDITED)
     sums = tl.zeros([GROUPS, 16], tl.int64)
     under = tl.zeros([GROUPS], tl.int64)
     places = tl.arange(0, GROUPS)[:, None] * 8 + tl.arange(0, 8)[None, :]
     high = low.to(tl.int64) + (tl.full([], 16, tl.int64) << shift)  # above every threshold
-    for tile in range(TILES):
-        block = chunk * TILES + tile
+    for tile in range(tiles):
+        block = chunk * tiles + tile
         nearest = peak - tl.load(peaks + row * NB + block, mask=block < NB, other=-_INF)
         matters = distance_key(nearest) < high
         if MASS:
@@ -129,7 +147,7 @@ def search(
                 matters = nearest * slope >= FAR
         if matters:
             ids = block * (GROUPS * 8) + places
-            distance = peak - tl.load(logits + row * stride + ids, mask=ids < V, other=-_INF).to(tl.float32)
+            distance = peak - read_scores(logits, stride, table, width, row, ids, V, bias, counts)
             keys = distance_key(distance)
             if MASS:
                 weights = weigh(distance, slope)
@@ -144,26 +162,26 @@ def search(
         tl.store(kept + row * CH + chunk, tl.sum(under, axis=0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["width", "CH"])
 def resolve(
-    peaks, slopes, wanted, limits, ties, kept, lows, partials, limits_out, ties_out, V, NB, CH,
-    MASS: tl.constexpr, HAS_K: tl.constexpr, CHP: tl.constexpr, NBP: tl.constexpr,
+    table, width, peaks, limits, ties, kept, lows, partials, limits_out, ties_out, V, NB, CH,
+    MASS: tl.constexpr, NBP: tl.constexpr,
 ):  # fmt: skip
     """After the last pass (shift 0). Grid (R,). limits_out: [R] int32, ties_out: [R] int64 of each row; of one
-    that asks for nothing, those of top_k, or all tokens."""
+    that asks for nothing, those of top_k (MASS), or all tokens."""
     row = tl.program_id(0).to(tl.int64)
-    want = tl.load(wanted + row)
-    slope = tl.load(slopes + row)
+    want = _wanted(table, width, row, MASS)
+    slope = row_slope(table, width, row)
     limit = tl.full([], ALL_KEYS, tl.int32)
     tie = tl.zeros([], tl.int64)
-    if MASS and HAS_K:
+    if MASS:
         limit = tl.load(limits + row)
         tie = tl.load(ties + row)
     if _asks(want, slope, row_peak(peaks, row, NB, NBP), V, MASS):
         target = want
         if MASS:
-            target = _mass_target(kept, want, slope, limits, ties, row, CH, HAS_K, CHP)
-        limit, before = _advance(partials, row, tl.load(lows + row), 0, target, CH, CHP)
+            target = _mass_target(kept, want, slope, limits, ties, row, CH)
+        limit, before = _advance(partials, row, tl.load(lows + row), 0, target, CH)
         tie = target - before
         if MASS:
             weight = tl.maximum(weigh_key(limit, slope), 1)

@@ -1,0 +1,46 @@
+"""What all graphs take is foreseen from a few; and on a GPU it is about what they then do take."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import pytest
+
+from engines import start
+from pymllm.engine.cuda.foresight import foresee
+from pymllm.testing.tiny import make_tiny_checkpoint
+
+
+class Kind:
+    def __init__(self, sizes: list[int], per_token: int, each: int) -> None:
+        self.sizes, self._per_token, self._each = sizes, per_token, each
+        self.captured: list[int] = []
+
+    def capture(self, sizes: list[int]) -> None:
+        self.captured += sizes
+
+    def forget(self) -> None:
+        self.captured.clear()
+
+    @property
+    def taken(self) -> int:
+        return self._per_token * max(self.captured, default=0) + self._each * len(self.captured)
+
+
+def test_the_largest_counts_once_and_every_graph_for_itself() -> None:
+    kinds = [Kind([8, 16, 32, 64, 128], 10, 7), Kind([1, 2], 100, 3), Kind([5], 0, 1)]
+    found = foresee(kinds, lambda kind, sizes: kind.capture(sizes), lambda: sum(kind.taken for kind in kinds))
+    assert found == (10 * 128 + 5 * 7) + (100 * 2 + 2 * 3) + 1
+    assert [kind.taken for kind in kinds] == [0, 0, 0]
+
+
+@pytest.mark.gpu
+def test_on_a_gpu(tmp_path, caplog) -> None:
+    folder = make_tiny_checkpoint(tmp_path, "qwen3")
+    with caplog.at_level(logging.INFO, logger="pymllm"):
+        client = start(folder, {"engine.device": "cuda", "model.dtype": "bfloat16", "engine.max_batch_tokens": 2048})
+    client.close()
+    [taken] = re.findall(r"they take ([\d.]+) GiB", caplog.text)
+    foreseen = client.info.graph_bytes / 2**30
+    assert float(taken) * 0.7 - 0.05 < foreseen < float(taken) * 2 + 0.25
