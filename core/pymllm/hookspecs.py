@@ -39,7 +39,9 @@ def pymllm_model() -> ModelSpec:  # type: ignore[empty-body]
 
     ``architectures`` lists the entries of config.json's ``architectures`` that it serves; ``model: auto``
     takes the plugin that lists the checkpoint's. ``factory`` names a class that follows
-    :class:`pymllm.interfaces.Model` and is called as ``factory(config, context)``.
+    :class:`pymllm.interfaces.Model` and is called as ``factory(config, context)``. ``processor``, for a model that
+    takes images or videos, names a :class:`pymllm.interfaces.MediaProcessor` that is called likewise, and whose module
+    does not import torch.
     """
 
 

@@ -85,10 +85,17 @@ class PluginSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec(PluginSpec):
-    """A model plugin. ``architectures``: entries of config.json's ``architectures`` that it serves."""
+    """A model plugin.
+
+    architectures: entries of config.json's ``architectures`` that it serves.
+    processor: for a model that takes images or videos, import string of a factory
+        ``processor(config, context) -> MediaProcessor`` (see :mod:`pymllm.interfaces.media`). It is loaded in the
+        process that answers clients, which never runs a model: its module must not import torch.
+    """
 
     config: type = ModelOptions
     architectures: tuple[str, ...] = ()
+    processor: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

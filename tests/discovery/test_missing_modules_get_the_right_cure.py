@@ -81,3 +81,31 @@ def test_a_check_sees_a_missing_implementation_without_importing_it(site: Site) 
     assert (state.state, "there is no module 'cache_heavy'" in state.cause) == ("broken", True)
     (site.path / "cache_heavy.py").write_text("raise AssertionError('imported')")
     assert [state.state for state in Registry([str(site.path)]).check()] == ["ok"]
+
+
+MODEL_SPEC = """
+from pymllm.plugin import ModelSpec, hookimpl
+
+@hookimpl
+def pymllm_model():
+    return ModelSpec(factory="model_mine:__name__", processor="{processor}")
+"""
+
+
+def test_a_media_processor_is_loaded_and_checked_as_the_implementation_is(site: Site) -> None:
+    site.add_plugin("model.mine", "model_mine", MODEL_SPEC.format(processor="model_pixels:Processor"))
+    registry = Registry([str(site.path)])
+    spec = registry.load("model", "mine")
+    (state,) = registry.check()
+    assert (state.state, "names the processor 'model_pixels:Processor'" in state.cause) == ("broken", True)
+    (site.path / "model_pixels.py").write_text("import nobody_has_this")
+    with pytest.raises(PluginError, match=r"model plugin 'mine'.*needs the package 'nobody_has_this'"):
+        registry.processor("mine", spec)  # type: ignore[arg-type]
+
+
+def test_a_model_of_text_alone_has_no_media_processor(site: Site) -> None:
+    site.add_plugin("model.mine", "model_mine", MODEL_SPEC.format(processor=""))
+    registry = Registry([str(site.path)])
+    (state,) = registry.check()
+    assert state.state == "ok"
+    assert registry.processor("mine", registry.load("model", "mine")) is None  # type: ignore[arg-type]

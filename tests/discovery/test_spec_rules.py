@@ -50,6 +50,11 @@ CASES = {
         "@hookimpl\ndef pymllm_attention():\n    return AttentionSpec(factory='a:b')",
         "probe='', which is not of the form",
     ),
+    "processor without attribute": (
+        "model",
+        "@hookimpl\ndef pymllm_model():\n    return ModelSpec(factory='a:b', processor='package.module')",
+        "processor='package.module', which is not of the form 'package.module:Attribute'",
+    ),
     "architectures as text": (
         "model",
         "@hookimpl\ndef pymllm_model():\n    return ModelSpec(factory='a:b', architectures='LlamaForCausalLM')",

@@ -47,7 +47,7 @@ def error(found: Tensor, exact: Tensor) -> float:
 
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
-@pytest.mark.parametrize("rows", [1, 2, 5, 16, 33, 64, 65])
+@pytest.mark.parametrize("rows", [1, 2, 5, 16, 33, 64, 65, 128, 129])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_all_verbs(device: str, rows: int, dtype: torch.dtype) -> None:
     torch.manual_seed(rows)

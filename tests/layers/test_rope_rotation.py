@@ -46,7 +46,7 @@ def test_low_precision_keeps_its_dtype_and_bound(rope: Rope, dtype: torch.dtype,
 
 def test_looking_angles_up_once_for_a_step_changes_nothing(rope: Rope) -> None:
     q, positions, other = torch.randn(3, 2, 16), torch.tensor([9, 10, 11]), torch.tensor([1, 2, 3])
-    with rope.at(positions, q.dtype):
+    with rope.at(positions):
         inside, _ = rope(q, q, positions)
         unrelated, _ = rope(q, q, other)
         low, _ = rope(q.bfloat16(), q.bfloat16(), positions)
@@ -57,7 +57,7 @@ def test_looking_angles_up_once_for_a_step_changes_nothing(rope: Rope) -> None:
 
 def test_positions_changed_in_place_after_a_step_are_seen(rope: Rope) -> None:
     q, positions = torch.randn(1, 2, 16), torch.tensor([9])
-    with rope.at(positions, q.dtype):
+    with rope.at(positions):
         rope(q, q, positions)
     positions.fill_(20)
     np.testing.assert_allclose(rope(q, q, positions)[0].numpy(), rotated(q, [20], 16), atol=1e-5)

@@ -9,29 +9,34 @@ Rules:
   imports either.
 - Every layer binds its checkpoint names while it is built; tensors that are known and not needed are
   declared with ``context.weights.ignore(regex)``.
+- A model that takes images or videos says so with ``media_width``, implements ``encode_media`` and
+  ``example_media``, and its plugin names a processor (:mod:`pymllm.interfaces.media`).
 
-Shape suffixes: T tokens of the step, S sampled rows, C hidden size, V vocabulary.
+Shape suffixes: T tokens of the step, S sampled rows, M rows that stand for media, C hidden size, V vocabulary.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from pymllm.interfaces.attention import AttentionBatch, KVGroup
+from pymllm.interfaces.media import MediaItem, MediaRows
 
 
 @dataclass
 class ForwardBatch:
     """The flat tokens of a step: prefill chunks and decodes of many requests, one after another.
 
-    token_ids: [T] int64. positions: [T] int64. logit_rows: [S] int64, rows whose logits are wanted.
+    token_ids: [T] int64. logit_rows: [S] int64, rows whose logits are wanted.
+    positions: int64, [T], or [axes, T] for a model with several ``position_axes``.
     attention: how the tokens fall into requests, and their pages.
     adapter_slots: [T] int64, adapter of each token, or None when no adapter is loaded.
+    media: rows that stand for images and videos, or None when there are none.
     """
 
     token_ids: Tensor
@@ -39,10 +44,18 @@ class ForwardBatch:
     logit_rows: Tensor
     attention: AttentionBatch
     adapter_slots: Tensor | None = None
+    media: MediaRows | None = None
 
 
 class Model(nn.Module, ABC):
-    """Base of every model."""
+    """Base of every model.
+
+    position_axes: numbers that make a token's position; several for M-RoPE, which all count the tokens where a
+    prompt holds no media. media_width: components of a feature row of :meth:`encode_media`; 0 if it takes no media.
+    """
+
+    position_axes: ClassVar[int] = 1
+    media_width: int = 0
 
     @classmethod
     @abstractmethod
@@ -52,8 +65,24 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, batch: ForwardBatch) -> Tensor:
-        """Hidden states after the final norm, [T, C]. ``attention.plan`` was called with the batch."""
+        """Hidden states after the final norm, [T, C]. ``attention.plan`` was called with the batch.
+
+        Without media it does not wait for the device, and may be captured in a CUDA graph.
+        """
 
     @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
         """[S, C] -> [S, V], in the activations' dtype."""
+
+    def encode_media(self, items: Sequence[MediaItem]) -> list[Tensor]:
+        """Features of images and videos, [tokens, media_width] each, in the activations' dtype and memory of its own.
+
+        All items are computed together, whatever their sizes; an item's features do not depend on the others, but for
+        rounding. Needs neither ``plan`` nor the KV cache.
+        """
+        raise NotImplementedError(f"{type(self).__name__} takes no images or videos")
+
+    def example_media(self, tokens: int) -> MediaItem:
+        """A medium on the model's device of at least ``tokens`` feature rows (and hardly more) whose encoding takes
+        the most memory that so many can take: for measuring it, and for warming up."""
+        raise NotImplementedError(f"{type(self).__name__} takes no images or videos")

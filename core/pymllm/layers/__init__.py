@@ -7,11 +7,14 @@ from pymllm.layers.decoder import Decoder, DecoderConfig, DenseModel
 from pymllm.layers.embedding import Embedding, TiedHead
 from pymllm.layers.kernels import silu_and_mul
 from pymllm.layers.linear import FullPrecision, FullPrecisionLinear
-from pymllm.layers.mlp import GatedMLP
-from pymllm.layers.norm import RMSNorm
+from pymllm.layers.mlp import MLP, GatedMLP
+from pymllm.layers.multi_rope import MultiRope
+from pymllm.layers.norm import LayerNorm, RMSNorm
 from pymllm.layers.rope import Rope, rope_from_config
+from pymllm.layers.varlen import VarlenAttention
 
 __all__ = [
+    "MLP",
     "Attention",
     "BuildContext",
     "Decoder",
@@ -21,9 +24,12 @@ __all__ = [
     "FullPrecision",
     "FullPrecisionLinear",
     "GatedMLP",
+    "LayerNorm",
+    "MultiRope",
     "RMSNorm",
     "Rope",
     "TiedHead",
+    "VarlenAttention",
     "optional",
     "required",
     "rope_from_config",

@@ -16,9 +16,11 @@ from pymllm.interfaces.weights import WeightMap
 from pymllm.layers.attention import Attention
 from pymllm.layers.embedding import Embedding, TiedHead
 from pymllm.layers.linear import FullPrecision
-from pymllm.layers.norm import RMSNorm
+from pymllm.layers.multi_rope import MultiRope, interleaved_axes
+from pymllm.layers.norm import LayerNorm, RMSNorm
 from pymllm.layers.rope import Rope
 from pymllm.layers.rope_scaling import RopeSpec, rope_spec
+from pymllm.layers.varlen import VarlenAttention
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +110,13 @@ class BuildContext:
         self.weights.bind(self.name(f"{name}.weight"), norm.weight)
         return norm
 
+    def layer_norm(self, name: str, size: int, eps: float) -> LayerNorm:
+        """A layer norm over ``size`` components, with a bias."""
+        norm = LayerNorm(size, eps, dtype=self.dtype, device=self.device)
+        self.weights.bind(self.name(f"{name}.weight"), norm.weight)
+        self.weights.bind(self.name(f"{name}.bias"), norm.bias)
+        return norm
+
     def embedding(self, name: str, vocabulary: int, size: int) -> Embedding:
         """A token embedding."""
         embedding = Embedding(vocabulary, size, dtype=self.dtype, device=self.device)
@@ -128,6 +137,15 @@ class BuildContext:
         if spec not in self._ropes:
             self._ropes[spec] = Rope(spec, self.max_context, device=self.device)
         return self._ropes[spec]
+
+    def multi_rope(self, config: Mapping[str, Any], head_dim: int) -> MultiRope:
+        """The rotary embedding of a config with interleaved sections for three axes. Raises CheckpointError."""
+        spec = rope_spec(config, head_dim, self.max_context)
+        return MultiRope(spec, interleaved_axes(config, len(spec.inverse_frequencies)), device=self.device)
+
+    def varlen_attention(self, *, heads: int, head_dim: int) -> VarlenAttention:
+        """Attention without a KV cache, inside each of several packed sequences."""
+        return VarlenAttention(self.backend, heads=heads, head_dim=head_dim)
 
     def attention(
         self,

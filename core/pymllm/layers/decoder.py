@@ -5,7 +5,7 @@ Shape suffixes as in :mod:`pymllm.interfaces.model`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from pymllm.errors import CheckpointError
 from pymllm.interfaces.attention import KVGroup
+from pymllm.interfaces.media import MediaRows
 from pymllm.interfaces.model import ForwardBatch, Model
 from pymllm.layers.config import optional, required
 from pymllm.layers.context import BuildContext
@@ -113,24 +114,44 @@ class Decoder(nn.Module):
         self.norm = context.norm("norm", config.hidden, config.eps)
         context.weights.ignore(r".*\.rotary_emb\.inv_freq")
 
-    def forward(self, token_ids: Tensor, positions: Tensor) -> Tensor:
-        """[T], [T] -> hidden states after the final norm, [T, C]."""
+    def forward(self, token_ids: Tensor, positions: Tensor, media: MediaRows | None = None) -> Tensor:
+        """token_ids: [T]; positions: [T], or [axes, T] as the rotary embedding takes them -> hidden states after the
+        final norm, [T, C].
+
+        media: its features, [M, (1 + levels) C], stand for the embeddings of its rows; the further levels are added to
+        these rows after the first layers, one each (DeepStack: Meng et al. 2024).
+        """
         h = self.embedding(token_ids)
-        with self.rope.at(positions, h.dtype):
-            for layer in self.layers:
-                h = layer(h, positions)
+        levels: Sequence[Tensor] = ()
+        if media is not None:
+            levels = media.features.split(h.shape[1], dim=1)
+            h.index_copy_(0, media.rows, levels[0])
+        with self.rope.at(positions) as places:
+            for index, layer in enumerate(self.layers, start=1):
+                h = layer(h, places)
+                if media is not None and index < len(levels):
+                    h.index_add_(0, media.rows, levels[index])
         return self.norm(h)
 
 
 class DenseModel(Model):
-    """A language model that is a dense decoder and a head, under the names that Llama gave them."""
+    """A language model that is a dense decoder and a head, under the names that Llama gave them.
+
+    name: the decoder's place in the checkpoint. rope: the config's, unless given.
+    """
 
     def __init__(
-        self, sizes: DecoderConfig, config: Mapping[str, Any], context: BuildContext, attention: AttentionBlock
+        self,
+        sizes: DecoderConfig,
+        config: Mapping[str, Any],
+        context: BuildContext,
+        attention: AttentionBlock,
+        *,
+        name: str = "model",
+        rope: Rope | None = None,
     ) -> None:
         super().__init__()
-        rope = context.rope(config, sizes.head_dim)
-        self.decoder = Decoder(sizes, context.at("model"), rope, attention)
+        self.decoder = Decoder(sizes, context.at(name), rope or context.rope(config, sizes.head_dim), attention)
         tied = self.decoder.embedding if sizes.tied else None
         self.head = context.lm_head("lm_head", sizes.hidden, sizes.vocabulary, tied=tied)
 
@@ -145,7 +166,7 @@ class DenseModel(Model):
         return (KVGroup("kv", sizes.layers, sizes.kv_heads, sizes.head_dim),)
 
     def forward(self, batch: ForwardBatch) -> Tensor:
-        return self.decoder(batch.token_ids, batch.positions)
+        return self.decoder(batch.token_ids, batch.positions, batch.media)
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.head(hidden)

@@ -1,9 +1,11 @@
-"""The gated feed-forward block."""
+"""Feed-forward blocks."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pymllm.layers.norm import RMSNorm
@@ -25,3 +27,32 @@ class GatedMLP(nn.Module):
     def forward(self, h: Tensor, norm: RMSNorm) -> Tensor:
         """h: the residual stream, [T, C], may be overwritten; norm: the block's -> the stream after the block."""
         return self.down.onto(self.gate_up.gated(h, norm), h)
+
+
+class MLP(nn.Module):
+    """fc2(gelu(fc1(x))), with biases.
+
+    names: of the two layers. sizes: components of x, between the layers, and of the result.
+    approximate: "tanh", or "none" for the exact GELU (Hendrycks & Gimpel 2016).
+    """
+
+    def __init__(
+        self,
+        context: BuildContext,
+        names: tuple[str, str],
+        sizes: tuple[int, int, int],
+        *,
+        approximate: Literal["none", "tanh"],
+    ) -> None:
+        super().__init__()
+        self.fc1 = context.linear(names[0], sizes[0], sizes[1], bias=True, parallel="column")
+        self.fc2 = context.linear(names[1], sizes[1], sizes[2], bias=True, parallel="row")
+        self._approximate = approximate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: [T, sizes[0]] -> [T, sizes[2]]."""
+        return self.fc2(F.gelu(self.fc1(x), approximate=self._approximate))
+
+    def onto(self, h: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
+        """h: the residual stream, [T, C], may be overwritten; norm: the block's -> h plus the MLP of norm(h)."""
+        return self.fc2.onto(F.gelu(self.fc1.after_norm(h, norm), approximate=self._approximate), h)

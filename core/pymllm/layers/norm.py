@@ -1,8 +1,9 @@
-"""RMS norm."""
+"""Norms over the components of a token."""
 
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pymllm.layers.kernels import rms_norm
@@ -25,3 +26,21 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """x: [..., size] -> [..., size]."""
         return rms_norm(x, self.weight, self.eps)
+
+
+class LayerNorm(nn.Module):
+    """(x - mean) / sqrt(variance + eps) * weight + bias over the last axis (Ba et al. 2016, eq. 4), in float32.
+    weight, bias: [size]."""
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, size: int, eps: float, *, dtype: torch.dtype, device: torch.device) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.empty(size, dtype=dtype, device=device), requires_grad=False)
+        self.bias = nn.Parameter(torch.empty(size, dtype=dtype, device=device), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: [..., size] -> [..., size]."""
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)

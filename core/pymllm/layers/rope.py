@@ -28,29 +28,34 @@ class Rope(nn.Module):
         angles = torch.outer(torch.arange(positions, dtype=torch.float32), frequencies)
         table = torch.cat([angles.cos(), angles.sin()], dim=-1) * spec.scale
         self.register_buffer("cos_sin", table.to(device), persistent=False)
-        self._step: tuple[Tensor, Tensor, Tensor] | None = None
+        self._step: Tensor | None = None
+        self._angles: dict[torch.dtype, tuple[Tensor, Tensor]] = {}
 
     @contextmanager
-    def at(self, positions: Tensor, dtype: torch.dtype) -> Iterator[None]:
-        """Look the angles of a step's tokens up once for all layers: inside the ``with`` block, calls with
-        this very ``positions`` tensor and dtype reuse them. positions: [T]."""
-        self._step = (positions, *self._rotation(positions, dtype))
+    def at(self, positions: Tensor) -> Iterator[Tensor]:
+        """A step of tokens at ``positions``, [T]. Inside the ``with`` block, calls with what it gives, the positions to
+        call with, look the angles up once for all layers (those that use this object's ``forward``)."""
+        self._step = positions
         try:
-            yield
+            yield positions
         finally:
             self._step = None
+            self._angles.clear()
 
     def forward(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """q: [T, H, D], k: [T, K, D], positions: [T] below the table's length -> rotated q and k."""
-        step = self._step
-        if step is not None and step[0] is positions and step[1].dtype == q.dtype:
-            _, cos, sin = step
-        else:
-            cos, sin = self._rotation(positions, q.dtype)
+        cos, sin = self._rotation(positions, q.dtype)
         return self._rotate(q, cos, sin), self._rotate(k, cos, sin)
 
     def _rotation(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """cos and signed sin, [T, 1, rotary_dim] each: (c, c) and (-s, s)."""
+        if positions is not self._step:
+            return self._looked_up(positions, dtype)
+        if dtype not in self._angles:
+            self._angles[dtype] = self._looked_up(positions, dtype)
+        return self._angles[dtype]
+
+    def _looked_up(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         cos, sin = self.cos_sin.index_select(0, positions).to(dtype).unsqueeze(1).chunk(2, dim=-1)
         return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
 

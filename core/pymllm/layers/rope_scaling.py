@@ -53,7 +53,7 @@ def rope_spec(config: Mapping[str, Any], head_dim: int, max_positions: int) -> R
     ``rope_parameters: {rope_type, rope_theta, ...}``. head_dim: components of a head; max_positions: longest
     context that will be served, tokens. Raises CheckpointError for an unknown type, naming it.
     """
-    parameters = _parameters(config)
+    parameters = rope_parameters(config)
     kind = parameters.get("rope_type") or parameters.get("type") or "default"
     if kind not in _KINDS:
         known = ", ".join(sorted(_KINDS))
@@ -69,7 +69,7 @@ def rope_spec(config: Mapping[str, Any], head_dim: int, max_positions: int) -> R
     return RopeSpec(tuple(frequencies.tolist()), scale)
 
 
-def _parameters(config: Mapping[str, Any]) -> dict[str, Any]:
+def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     """The old and the new spelling merged; keys of the inner mappings go before those of the outer one."""
     new = config.get("rope_parameters") or {}
     if isinstance(new.get("full_attention"), Mapping):

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pymllm.errors import PluginError
-from pymllm.plugin import AttentionSpec, PluginSpec
+from pymllm.plugin import AttentionSpec, ModelSpec, PluginSpec
 from pymllm.registry.discovery import API_VERSION, GROUP, KINDS, PluginInfo, scan
 from pymllm.registry.faults import Fault
 from pymllm.registry.loading import check_reference, load_object, load_spec
 from pymllm.spelling import did_you_mean
+
+if TYPE_CHECKING:
+    from pymllm.interfaces.media import ProcessorFactory
 
 __all__ = ["API_VERSION", "GROUP", "KINDS", "PluginInfo", "PluginProblem", "PluginState", "Registry"]
 
@@ -88,6 +91,10 @@ class Registry:
         probe: Callable[..., str | None] = self._object(self.find("attention", name), spec.probe)
         return probe
 
+    def processor(self, name: str, spec: ModelSpec) -> ProcessorFactory | None:
+        """Import the media processor's factory of a loaded model plugin; None if it has none. Raises PluginError."""
+        return self._object(self.find("model", name), spec.processor) if spec.processor else None
+
     def candidates(self, kind: str) -> tuple[list[tuple[PluginInfo, PluginSpec]], list[PluginProblem]]:
         """All usable plugins of one kind with their specs, and what is wrong with the others. Imports the
         light modules of that kind alone, each guarded."""
@@ -141,6 +148,8 @@ class Registry:
                 check_reference(info, "the factory", spec.factory)
                 if isinstance(spec, AttentionSpec):
                     check_reference(info, "the probe", spec.probe)
+                if isinstance(spec, ModelSpec) and spec.processor:
+                    check_reference(info, "the processor", spec.processor)
             return spec
         except Fault as fault:
             return _problem(info, "broken", fault)

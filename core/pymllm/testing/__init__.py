@@ -12,17 +12,21 @@ from typing import Any
 _KITS = {
     "AttentionBackendConformance": "attention",
     "CachePolicyConformance": "cache",
+    "MediaModelConformance": "media",
     "ModelConformance": "model",
     "QuantMethodConformance": "quant",
     "make_tiny_checkpoint": "tiny",
+    "make_tiny_vision_checkpoint": "tiny_vision",
 }
 
 __all__ = [
     "AttentionBackendConformance",
     "CachePolicyConformance",
+    "MediaModelConformance",
     "ModelConformance",
     "QuantMethodConformance",
     "make_tiny_checkpoint",
+    "make_tiny_vision_checkpoint",
 ]
 
 

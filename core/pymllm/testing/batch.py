@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
-from pymllm.interfaces import AttentionBatch, ForwardBatch
+from pymllm.interfaces import AttentionBatch, ForwardBatch, MediaRows
 
 
 @dataclass(frozen=True)
@@ -16,11 +17,15 @@ class Chunk:
 
     tokens: new ones. pages: of the request, enough for its whole context; never page 0.
     start: how many of its tokens were computed before.
+    positions: of the new tokens, [axes, len]; None: their indices, on every axis.
+    media: features that new tokens stand for; its rows count from the chunk's first token.
     """
 
     tokens: Sequence[int]
     pages: Sequence[int]
     start: int = 0
+    positions: np.ndarray | None = None
+    media: MediaRows | None = None
 
     @property
     def end(self) -> int:
@@ -51,13 +56,34 @@ def attention_batch(chunks: Sequence[Chunk], page_size: int, device: torch.devic
     )
 
 
-def forward_batch(chunks: Sequence[Chunk], page_size: int, device: torch.device | str = "cpu") -> ForwardBatch:
-    """The flat batch of the chunks, with the logits of every row wanted. page_size: tokens."""
+def forward_batch(
+    chunks: Sequence[Chunk], page_size: int, device: torch.device | str = "cpu", *, axes: int = 1
+) -> ForwardBatch:
+    """The flat batch of the chunks, with the logits of every row wanted. page_size: tokens. axes: the model's
+    ``position_axes``."""
     tokens = [token for chunk in chunks for token in chunk.tokens]
-    positions = [position for chunk in chunks for position in range(chunk.start, chunk.end)]
+    positions = torch.from_numpy(np.concatenate([_positions(chunk, axes) for chunk in chunks], axis=1))
     return ForwardBatch(
         token_ids=torch.tensor(tokens, dtype=torch.int64, device=device),
-        positions=torch.tensor(positions, dtype=torch.int64, device=device),
+        positions=(positions if axes > 1 else positions[0]).to(device),
         logit_rows=torch.arange(len(tokens), dtype=torch.int64, device=device),
         attention=attention_batch(chunks, page_size, device),
+        media=_media(chunks),
     )
+
+
+def _positions(chunk: Chunk, axes: int) -> np.ndarray:
+    """[axes, len] int64."""
+    if chunk.positions is not None:
+        return chunk.positions.astype(np.int64)
+    return np.tile(np.arange(chunk.start, chunk.end), (axes, 1))
+
+
+def _media(chunks: Sequence[Chunk]) -> MediaRows | None:
+    rows, features, first = [], [], 0
+    for chunk in chunks:
+        if chunk.media is not None:
+            rows.append(chunk.media.rows + first)
+            features.append(chunk.media.features)
+        first += len(chunk.tokens)
+    return MediaRows(torch.cat(rows), torch.cat(features)) if rows else None

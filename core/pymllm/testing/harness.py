@@ -48,7 +48,8 @@ class Harness:
     @torch.inference_mode()
     def run(self, *chunks: Chunk) -> list[Tensor]:
         """One step over a flat batch of the chunks -> the logits of each chunk's rows, [len, V] each."""
-        batch = forward_batch(chunks, self.page_size, self.backend.context.device)
+        device, axes = self.backend.context.device, self.model.position_axes
+        batch = forward_batch(chunks, self.page_size, device, axes=axes)
         self.backend.plan(batch.attention)
         logits = self.model.logits(self.model(batch)[batch.logit_rows])
         return list(logits.split([len(chunk.tokens) for chunk in chunks]))

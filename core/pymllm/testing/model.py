@@ -99,7 +99,8 @@ class ModelConformance:
     def prompt(self, harness: Harness) -> list[int]:
         """61 random tokens of the vocabulary."""
         generator = torch.Generator().manual_seed(7)
-        return torch.randint(harness.config["vocab_size"], (61,), generator=generator).tolist()
+        text = harness.config.get("text_config") or harness.config
+        return torch.randint(text["vocab_size"], (61,), generator=generator).tolist()
 
     # Loading
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,14 +30,14 @@ CHAT_TEMPLATE = (
 )
 
 
-def make_tokenizer() -> Tokenizer:
-    """A byte-level BPE tokenizer of 288 tokens: 256 bytes, 29 merges, then the three special tokens."""
+def make_tokenizer(special_tokens: Sequence[str] = SPECIAL_TOKENS) -> Tokenizer:
+    """A byte-level BPE tokenizer of 288 tokens: 256 bytes, 29 merges, then the special tokens, by default three."""
     tokens = sorted(pre_tokenizers.ByteLevel.alphabet()) + [left + right for left, right in MERGES]
     vocab = {token: index for index, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=list(MERGES)))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special_tokens])
     return tokenizer
 
 
@@ -58,14 +60,14 @@ def make_tiny_checkpoint(
     folder = Path(folder)
     model = _random_model(architecture, seed, {"vocab_size": vocab_size, **config})
     model.save_pretrained(folder)
-    _save_tokenizer(tokenizer, folder)
+    save_tokenizer(tokenizer, folder)
     return folder
 
 
 def _random_model(architecture: Architecture, seed: int, overrides: dict[str, Any]) -> Any:
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM, GenerationConfig
 
-    end, pad = _special_id("<|im_end|>"), _special_id("<|endoftext|>")
+    end, pad = special_id("<|im_end|>"), special_id("<|endoftext|>")
     fields: dict[str, Any] = {
         "hidden_size": 64,
         "intermediate_size": 128,
@@ -86,26 +88,28 @@ def _random_model(architecture: Architecture, seed: int, overrides: dict[str, An
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        _randomize(model)
+        randomize(model)
     model.generation_config = GenerationConfig(eos_token_id=[end, pad], pad_token_id=pad)
     return model
 
 
-def _special_id(token: str) -> int:
+def special_id(token: str) -> int:
+    """The id of one of the SPECIAL_TOKENS."""
     return 256 + len(MERGES) + SPECIAL_TOKENS.index(token)
 
 
 @torch.no_grad()
-def _randomize(model: nn.Module) -> None:
+def randomize(model: nn.Module) -> None:
     """Every tensor differs from its neutral value, so that a forgotten one shows in the logits."""
     for name, parameter in model.named_parameters():
-        if name.endswith("norm.weight"):
+        if re.search(r"norm\d*\.weight$", name):
             parameter.uniform_(0.5, 1.5)
         else:
             parameter.normal_(std=0.2)
 
 
-def _save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+def save_tokenizer(tokenizer: Tokenizer, folder: Path, chat_template: str = CHAT_TEMPLATE) -> None:
+    """Write a tokenizer of :func:`make_tokenizer` and its chat template into a checkpoint folder."""
     from transformers import PreTrainedTokenizerFast
 
     fast = PreTrainedTokenizerFast(
@@ -113,7 +117,7 @@ def _save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         additional_special_tokens=["<|im_start|>"],
-        chat_template=CHAT_TEMPLATE,
+        chat_template=chat_template,
         clean_up_tokenization_spaces=False,
     )
     fast.save_pretrained(folder)
