@@ -167,6 +167,10 @@ class MediaConfig:
     max_pixels: of one picture or frame. max_request_pixels: of all that one request keeps.
     max_video_frames: frames kept of one video. max_video_seconds: longest video.
     video_fps: frames a second taken from a video whose request does not say.
+    max_tokens: of a picture or video, in the prompt; a larger one is made smaller; null means 16,384 on a GPU of
+        40 GiB or more, else 4,096.
+    cache_bytes: of the device for features of media that may be asked for again; null means 1 GiB on a GPU of 40 GiB
+        or more, else 128 MiB.
     """
 
     allowed_local_folders: list[str] = field(default_factory=list)
@@ -187,6 +191,8 @@ class MediaConfig:
     max_video_frames: int = 768
     max_video_seconds: float = 600.0
     video_fps: float = 2.0
+    max_tokens: int | None = None
+    cache_bytes: int | None = None
 
 
 @dataclass

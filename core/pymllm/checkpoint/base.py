@@ -30,6 +30,11 @@ class Checkpoint(ABC):
     config: dict[str, Any]
     generation_config: dict[str, Any]
 
+    @property
+    def text_config(self) -> dict[str, Any]:
+        """The part of ``config`` that describes the language model: the whole, or that of a multimodal model."""
+        return self.config.get("text_config") or self.config
+
     @abstractmethod
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
         """Name -> shape of every tensor, without reading weights; {} without weights. Raises CheckpointError,

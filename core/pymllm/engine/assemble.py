@@ -15,7 +15,8 @@ from pymllm.checkpoint import Checkpoint, fill_random, load_weights, open_checkp
 from pymllm.config import Config, DType, EngineConfig, LoadFormat
 from pymllm.engine.choose import Chosen, choose_attention, choose_model, choose_named, choose_quant
 from pymllm.engine.engine import Engine, StepRunner
-from pymllm.engine.measure import GRAPHS_DO_NOT_FIT, cuda_runner, measure, must_fit
+from pymllm.engine.measure import GRAPHS_DO_NOT_FIT, cuda_runner, measure, media_cache_bytes, must_fit
+from pymllm.engine.media import MediaStore
 from pymllm.engine.messages import EngineInfo
 from pymllm.engine.runner import Runner
 from pymllm.errors import CheckpointError, ConfigError
@@ -35,7 +36,7 @@ class Assembled:
     """Everything that runs a model's steps; what an engine adds is who decides which.
 
     cache: the chosen policy, not yet built. overlap: steps may be launched before the last one's results are
-    read. graphs: decode steps are replays of CUDA graphs.
+    read. graphs: decode steps are replays of CUDA graphs. media: of a model that takes images or videos.
     """
 
     info: EngineInfo
@@ -46,6 +47,7 @@ class Assembled:
     cache: Chosen
     overlap: bool
     graphs: bool
+    media: MediaStore | None = None
 
 
 def assemble(config: Config, *, progress: bool = True) -> Engine:
@@ -63,7 +65,8 @@ def assemble(config: Config, *, progress: bool = True) -> Engine:
         info.model, info.parameters / 1e9, info.dtype, info.device, info.capacity_tokens, info.kv_dtype,
         info.pages * info.page_bytes / 2**30, time.monotonic() - started,
     )  # fmt: skip
-    return Engine(info, parts.runner, policy, seed=seed, overlap=parts.overlap)
+    knows = {} if parts.media is None else {"knows_media": parts.media.knows}
+    return Engine(info, parts.runner, policy, seed=seed, overlap=parts.overlap, **knows)
 
 
 def assemble_parts(
@@ -97,11 +100,12 @@ def assemble_parts(
     done("worst-case step run, KV pool allocated")
     for built in chain(attention.warmup(), quant.warmup()):
         done(built)
-    runner = _runner(model, attention, info, graphs)
+    media = _media_store(config, model, attention, info)
+    runner = _runner(model, attention, info, graphs, media)
     if graphs:
         done("CUDA graphs captured")
     overlap = attention.context.device.type != "cpu" and config.engine.overlap is not False
-    return Assembled(info, model, attention, quant, runner, cache_choice, overlap, graphs)
+    return Assembled(info, model, attention, quant, runner, cache_choice, overlap, graphs, media)
 
 
 def _replays(engine: EngineConfig, attention: AttentionBackend) -> bool:
@@ -112,10 +116,20 @@ def _replays(engine: EngineConfig, attention: AttentionBackend) -> bool:
     return attention.context.device.type != "cpu" and capturable and engine.cuda_graphs is not False
 
 
-def _runner(model: Model, attention: AttentionBackend, info: EngineInfo, graphs: bool) -> StepRunner:
+def _media_store(config: Config, model: Model, attention: AttentionBackend, info: EngineInfo) -> MediaStore | None:
+    """For a model that takes images or videos."""
+    if not model.media_width:
+        return None
+    device = attention.context.device
+    return MediaStore(model, device, capacity=media_cache_bytes(config, device), most_tokens=info.max_media_tokens)
+
+
+def _runner(
+    model: Model, attention: AttentionBackend, info: EngineInfo, graphs: bool, media: MediaStore | None
+) -> StepRunner:
     """The runner for the device. Raises CapacityError if the graphs do not fit."""
     if attention.context.device.type == "cpu":
-        return Runner(model, attention, vocab_size=info.vocab_size)
+        return Runner(model, attention, vocab_size=info.vocab_size, media=media)
     with must_fit(GRAPHS_DO_NOT_FIT):
         runner = cuda_runner(
             model,
@@ -125,6 +139,7 @@ def _runner(model: Model, attention: AttentionBackend, info: EngineInfo, graphs:
             max_context=info.max_request_tokens,
             max_batch_tokens=info.max_batch_tokens,
             graphs=graphs,
+            media=media,
         )
         runner.capture()
     return runner
@@ -169,7 +184,7 @@ def pick_dtype(wanted: DType, checkpoint: Checkpoint, device: torch.device) -> t
 
 def pick_max_context(wanted: int | None, checkpoint: Checkpoint) -> int:
     """The configured context, or the checkpoint's. Raises ConfigError for more than the checkpoint's."""
-    declared = checkpoint.config.get("max_position_embeddings")
+    declared = checkpoint.text_config.get("max_position_embeddings")
     if wanted is None:
         if declared is None:
             raise CheckpointError(
@@ -217,7 +232,7 @@ def _load_model(
         model: Model = chosen.factory(checkpoint.config, context)
         model.eval()
         if config.model.load_format is LoadFormat.random:
-            std = float(checkpoint.config.get("initializer_range") or 0.02)
+            std = float(checkpoint.text_config.get("initializer_range") or 0.02)
             fill_random(weights, device=device, dtype=dtype, std=std)
         else:
             load_weights(checkpoint, weights, progress=progress)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -11,12 +11,14 @@ from pymllm.engine.plan import StepItem, StepPlan
 from pymllm.engine.request import Request
 from pymllm.engine.sample_row import SampleRow
 from pymllm.interfaces.attention import AttentionBatch
+from pymllm.interfaces.media import MediaRows
 from pymllm.interfaces.model import ForwardBatch
 
 
 @dataclass(frozen=True)
 class StepArrays:
-    """A step's lists, on the host, int64. tokens, positions, slots: [T]. starts: [R + 1] first rows, then T. ends: [R]
+    """A step's lists, on the host, int64. tokens, slots: [T]. positions: [T], or [axes, T] for a model with several
+    axes. starts: [R + 1] first rows, then T. ends: [R]
     context lengths after the step. table: [R, P] pages, filled up with 0. logit_rows: [S]."""
 
     tokens: np.ndarray
@@ -28,7 +30,7 @@ class StepArrays:
     logit_rows: np.ndarray
 
     @classmethod
-    def build(cls, plan: StepPlan, page_size: int) -> StepArrays:
+    def build(cls, plan: StepPlan, page_size: int, axes: int = 1) -> StepArrays:
         """``logit_rows`` are the last rows of the items that sample, in order."""
         items = plan.items
         counts = np.array([item.count for item in items], dtype=np.int64)
@@ -49,7 +51,10 @@ class StepArrays:
         arrays._fill_single([items[i] for i in single], single, page_size)
         for i in np.flatnonzero(counts > 1).tolist():
             arrays._fill_chunk(items[i], i, page_size)
-        return arrays
+        if axes == 1:
+            return arrays
+        rotary = [item.request.rotary(item.start, item.count, axes) for item in items]
+        return replace(arrays, positions=np.concatenate(rotary, axis=1))
 
     def _fill_single(self, items: list[StepItem], places: np.ndarray, page_size: int) -> None:
         """The rows of items with one token. places: of the items in the plan."""
@@ -69,9 +74,11 @@ class StepArrays:
         self.slots[rows] = slots[item.start - first * page_size :][: item.count]
 
 
-def forward_batch(plan: StepPlan, page_size: int, device: torch.device) -> ForwardBatch:
+def forward_batch(
+    plan: StepPlan, page_size: int, device: torch.device, *, axes: int = 1, media: MediaRows | None = None
+) -> ForwardBatch:
     """The flat batch of a plan."""
-    arrays = StepArrays.build(plan, page_size)
+    arrays = StepArrays.build(plan, page_size, axes)
 
     def tensor(array: np.ndarray, dtype: torch.dtype = torch.int64) -> torch.Tensor:
         return torch.from_numpy(array).to(device=device, dtype=dtype)
@@ -89,6 +96,7 @@ def forward_batch(plan: StepPlan, page_size: int, device: torch.device) -> Forwa
         positions=tensor(arrays.positions),
         logit_rows=tensor(arrays.logit_rows),
         attention=attention,
+        media=media,
     )
 
 

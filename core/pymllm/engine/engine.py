@@ -45,11 +45,18 @@ class Engine:
     """Scheduler, KV pages and runner, joined.
 
     seed: seeds requests that bring no seed of their own.
-    overlap: launch a step before the results of the last one are read.
+    overlap: launch a step before the results of the last one are read. knows_media: see the scheduler.
     """
 
     def __init__(
-        self, info: EngineInfo, runner: StepRunner, policy: CachePolicy, *, seed: int, overlap: bool = False
+        self,
+        info: EngineInfo,
+        runner: StepRunner,
+        policy: CachePolicy,
+        *,
+        seed: int,
+        overlap: bool = False,
+        knows_media: Callable[[bytes], bool] = lambda digest: False,
     ) -> None:
         self.info = info
         self._depth = 2 if overlap else 1
@@ -63,6 +70,7 @@ class Engine:
             max_batch_tokens=info.max_batch_tokens,
             max_running=info.max_running_requests,
             share_in_flight=policy.reuses,
+            knows_media=knows_media,
         )
         self._requests: dict[str, Request] = {}
         self._seeds = random.Random(seed)

@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 
 GRAPHS_DO_NOT_FIT = "the CUDA graphs do not fit; lower engine.memory_fraction or engine.max_running_requests"
 
+LARGE = 40 * 2**30
+"""Bytes of a device from which on defaults are generous."""
+
 LEAST_TOKENS = 512
 """A pool that memory limits to fewer tokens than this (or than the context) is refused."""
 
@@ -47,7 +50,7 @@ def measure(
     engine, device = config.engine, attention.context.device
     page_size = attention.context.page_size
     max_batch = engine.max_batch_tokens or default_batch_tokens(device)
-    vocab = int(checkpoint.config["vocab_size"])
+    vocab = int(checkpoint.text_config["vocab_size"])
     weights = _unique_bytes(model)
     page_bytes = sum(attention.page_bytes(group) for group in groups)
     peak = _step_peak(Runner(model, attention, vocab_size=vocab), attention, config, max_batch, max_context)
@@ -55,6 +58,8 @@ def measure(
         attention.allocate(group, 1)
     if device.type == "cuda":
         torch.cuda.empty_cache()
+    media_tokens = media_limit(config, device, max_context) if model.media_width else 0
+    media_bytes = _encode_peak(model, device, media_tokens) + media_cache_bytes(config, device) if media_tokens else 0
     foreseen = 0
     if graphs:
         with must_fit(GRAPHS_DO_NOT_FIT):
@@ -64,7 +69,7 @@ def measure(
             ).foresee()
     fraction = engine.memory_fraction or (0.5 if device.type == "cpu" else 0.9)
     pages = kv_pages(
-        Budget(total_bytes(device), available_bytes(device), weights, peak, fraction, foreseen),
+        Budget(total_bytes(device), available_bytes(device), weights, peak + media_bytes, fraction, foreseen),
         page_bytes=page_bytes,
         page_size=page_size,
         max_total_tokens=engine.max_total_tokens,
@@ -93,8 +98,9 @@ def measure(
         pages=pages,
         page_bytes=page_bytes,
         weight_bytes=weights,
-        step_peak_bytes=peak,
+        step_peak_bytes=peak + media_bytes,
         graph_bytes=foreseen,
+        max_media_tokens=media_tokens,
         max_batch_tokens=max_batch,
         max_running_requests=engine.max_running_requests,
         parameters=sum(p.numel() for p in model.parameters()),
@@ -107,7 +113,32 @@ def default_batch_tokens(device: torch.device) -> int:
     for a prefill chunk short."""
     if device.type == "cpu":
         return 512
-    return 8192 if total_bytes(device) >= 40 * 2**30 else 2048
+    return 8192 if _is_large(device) else 2048
+
+
+def media_limit(config: Config, device: torch.device, max_context: int) -> int:
+    """Most feature rows of an image or video."""
+    return min(config.media.max_tokens or (16384 if _is_large(device) else 4096), max_context - 1)
+
+
+def media_cache_bytes(config: Config, device: torch.device) -> int:
+    """What features that may be asked for again may take."""
+    return config.media.cache_bytes or (2**30 if _is_large(device) else 2**27)
+
+
+def _is_large(device: torch.device) -> bool:
+    return device.type != "cpu" and total_bytes(device) >= LARGE
+
+
+def _encode_peak(model: Model, device: torch.device, tokens: int) -> int:
+    """Bytes that encoding the largest medium takes at its peak."""
+
+    @torch.inference_mode()
+    def encode() -> None:
+        model.encode_media([model.example_media(tokens)])
+
+    with must_fit(f"encoding an image of {tokens} tokens does not fit; lower media.max_tokens"):
+        return peak_bytes(device, encode)
 
 
 def cuda_runner(model: Model, attention: AttentionBackend, **sizes: Any) -> CudaRunner:

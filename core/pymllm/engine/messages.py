@@ -13,12 +13,32 @@ from pymllm.sampling import SamplingParams
 FinishReason = Literal["stop", "length", "abort", "error"]
 
 
+class MediaInput(msgspec.Struct, frozen=True):
+    """An image or video of a request, for the model to encode: a :class:`pymllm.interfaces.ProcessedMedia` on its way.
+
+    digest: of content and settings; equal ones have equal features. grid: patches. shape, pixels: uint8 [F, H, W, 3]
+    and its bytes. tokens: feature rows.
+    """
+
+    kind: Literal["image", "video"]
+    digest: bytes
+    grid: tuple[int, int, int]
+    shape: tuple[int, int, int, int]
+    pixels: bytes
+    tokens: int
+
+
 class Media(msgspec.Struct, frozen=True):
-    """Tokens [start, start + length) stand for an image or video with this content digest."""
+    """Tokens [start, start + length) stand for the feature rows [first, first + length) of input ``item``.
+
+    digest: of the input and ``first``, for cache keys (``MediaRun.span``).
+    """
 
     start: int
     length: int
     digest: bytes
+    item: int = 0
+    first: int = 0
 
 
 class EngineRequest(msgspec.Struct, kw_only=True, dict=True):
@@ -28,6 +48,9 @@ class EngineRequest(msgspec.Struct, kw_only=True, dict=True):
     ``ignore_eos`` switches off (already empty if it is set; sampling.stop_token_ids stay apart).
     namespace: part of the cache key. priority: higher is preempted and evicted later.
     arrival: time.monotonic() at the door, seconds.
+    media: runs of tokens that stand for the rows of ``inputs``, in order, none overlapping. positions: int32 [axes, T],
+    its bytes, where the model has several axes and the tokens' numbers do not say (``Placed.positions``), else empty.
+    position_delta: the position of an answer's token is its index plus this.
     """
 
     id: str
@@ -35,6 +58,9 @@ class EngineRequest(msgspec.Struct, kw_only=True, dict=True):
     sampling: SamplingParams
     eos_token_ids: list[int] = []
     media: list[Media] = []
+    inputs: list[MediaInput] = []
+    positions: bytes = b""
+    position_delta: int = 0
     namespace: str = ""
     priority: int = 0
     arrival: float = 0.0
@@ -121,6 +147,7 @@ class EngineInfo(msgspec.Struct, kw_only=True):
     max_context: most tokens of prompt and answer together. capacity_tokens: of the whole KV pool; one
     request can use at most ``max_request_tokens``. dtype: of activations. kv_dtype: of the KV pool, a dtype or
     "fp8", "int8", "int4". step_peak_bytes: of a worst-case step. graph_bytes: what CUDA graphs were foreseen to take.
+    max_media_tokens: feature rows that an image or video may have; 0: the model takes none.
     """
 
     model: str
@@ -142,3 +169,4 @@ class EngineInfo(msgspec.Struct, kw_only=True):
     parameters: int
     choices: list[PluginChoice]
     graph_bytes: int = 0
+    max_media_tokens: int = 0

@@ -31,8 +31,6 @@ log = logging.getLogger(__name__)
 
 Answered = wire.Ready | wire.Stepped | wire.CacheReset | wire.Profiled | wire.Refused
 
-WORKER = (sys.executable, "-m", "pymllm.engine.worker")
-
 POLL_MS = 200
 CLOSE_SECONDS = 10.0
 
@@ -41,10 +39,10 @@ class ProcessClient(EngineClient):
     """Starts an engine process and waits until it is loaded. Raises what building the engine raised.
 
     progress: let the process draw progress bars on standard error. worker: the command that is the engine process,
-    given two addresses; see :mod:`pymllm.engine.worker`.
+    given two addresses; default: :mod:`pymllm.engine.worker`.
     """
 
-    def __init__(self, config: Config, *, progress: bool, worker: Sequence[str] = WORKER) -> None:
+    def __init__(self, config: Config, *, progress: bool, worker: Sequence[str] | None = None) -> None:
         self._folder = _socket_folder()
         self._stall_seconds = config.engine.stall_seconds
         self._context = zmq.Context()
@@ -55,7 +53,8 @@ class ProcessClient(EngineClient):
             socket.linger = 0
             addresses.append(f"ipc://{self._folder}/{name}")
             socket.bind(addresses[-1])
-        self._process = subprocess.Popen([*worker, *addresses], stdin=subprocess.PIPE)
+        command = worker or (sys.executable, "-m", "pymllm.engine.worker")
+        self._process = subprocess.Popen([*command, *addresses], stdin=subprocess.PIPE)
         self._send_lock = threading.Lock()
         self._deliveries = Deliveries()
         self._stats = EngineStats()

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from pymllm.engine.messages import EngineRequest, TokenLogprobs
 from pymllm.interfaces.cache import CacheKey, Hit, MediaSpan
 
@@ -98,6 +100,17 @@ class Request:
     def rank(self) -> tuple[int, int]:
         """Order of service: lower is served first and preempted last."""
         return (-self.spec.priority, self.serial)
+
+    def rotary(self, start: int, count: int, axes: int) -> np.ndarray:
+        """Positions of tokens [start, start + count) for a model with several axes, [axes, count] int64."""
+        index = np.broadcast_to(np.arange(start, start + count), (axes, count))
+        if not self.spec.positions:
+            return index + self.spec.position_delta
+        known = np.frombuffer(self.spec.positions, dtype="<i4").reshape(axes, -1)
+        part = known[:, start : start + count]
+        if part.shape[1] == count:
+            return part.astype(np.int64)
+        return np.concatenate([part, index[:, part.shape[1] :] + self.spec.position_delta], axis=1)
 
     def key(self, length: int) -> CacheKey:
         """The cache key of the first ``length`` tokens."""

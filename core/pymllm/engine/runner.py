@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from pymllm.engine.batch import forward_batch, sample_row
+from pymllm.engine.media import MediaStore
 from pymllm.engine.messages import TokenLogprobs
 from pymllm.engine.plan import ItemResult, StepItem, StepPlan
 from pymllm.engine.sampler import prompt_logprobs, sample
@@ -21,8 +22,12 @@ PROMPT_LOGPROB_ROWS = 64
 class Runner:
     """The model, its attention backend and the sampler on one device. Knows nothing of scheduling."""
 
-    def __init__(self, model: Model, attention: AttentionBackend, *, vocab_size: int) -> None:
+    def __init__(
+        self, model: Model, attention: AttentionBackend, *, vocab_size: int, media: MediaStore | None = None
+    ) -> None:
+        """media: for a model that takes images or videos."""
         self._model = model
+        self._media = media
         self._attention = attention
         self._vocab_size = vocab_size
 
@@ -55,7 +60,9 @@ class Runner:
     def forward(self, plan: StepPlan) -> tuple[torch.Tensor, torch.Tensor]:
         """Hidden states [T, C] of all tokens and logits [S, V] of the items that sample."""
         context = self._attention.context
-        batch = forward_batch(plan, context.page_size, context.device)
+        media = self._media.rows(plan.items) if self._media is not None else None
+        axes = self._model.position_axes
+        batch = forward_batch(plan, context.page_size, context.device, axes=axes, media=media)
         self._attention.plan(batch.attention)
         hidden = self._model(batch)
         return hidden, self._model.logits(hidden.index_select(0, batch.logit_rows))

@@ -9,6 +9,9 @@ along with prefill chunks (Sarathi-Serve, Agrawal et al. 2024), and neither star
   ``ceil(decodes / (budget - quarter))`` steps;
 - a budget of one token alternates between the two.
 
+Encoding an image or video costs as many tokens of the budget as it has feature rows, in the step that needs the first
+of them.
+
 When pages run out, the request that came last gives up its pages and is computed again later. The first
 can thus always have the whole pool, and since no request is admitted that would not fit alone, all end.
 """
@@ -16,6 +19,7 @@ can thus always have the whole pool, and since no request is admitted that would
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Callable
 
 from pymllm.engine.kv import KVManager
 from pymllm.engine.plan import StepItem, StepPlan
@@ -29,10 +33,20 @@ class Scheduler:
 
     max_batch_tokens: budget of a step, >= 1. max_running: requests that hold pages at a time, >= 1.
     share_in_flight: let a request wait for a prefix that another one is just computing.
+    knows_media: whether the features of an image or video are there, by digest.
     """
 
-    def __init__(self, kv: KVManager, *, max_batch_tokens: int, max_running: int, share_in_flight: bool) -> None:
+    def __init__(
+        self,
+        kv: KVManager,
+        *,
+        max_batch_tokens: int,
+        max_running: int,
+        share_in_flight: bool,
+        knows_media: Callable[[bytes], bool] = lambda digest: False,
+    ) -> None:
         self._kv = kv
+        self._knows_media = knows_media
         self._budget = max_batch_tokens
         self._slots = SlotPool(max_running)
         self._prefixes = InFlightPrefixes(kv.page_size) if share_in_flight else None
@@ -156,13 +170,38 @@ class Scheduler:
             decodes = sorted(decodes, key=lambda r: r.last_step)[:quota]
         chosen = [(request, 1) for request in decodes]
         left = budget - len(chosen)
-        for request in prefills:
-            if left == 0:
+        encoded: set[bytes] = set()
+        for place, request in enumerate(prefills):
+            if left <= 0:
                 break
-            count = min(left, request.remaining)
-            chosen.append((request, count))
-            left -= count
+            count, cost = self._afford(request, left, encoded, must=place == 0)
+            if count:
+                chosen.append((request, count))
+            left -= count + cost
         return sorted(chosen, key=lambda choice: choice[0].rank)
+
+    def _afford(self, request: Request, left: int, encoded: set[bytes], *, must: bool) -> tuple[int, int]:
+        """How many tokens of a prefill the rest of the budget pays for, and what encoding their media costs: a token
+        for each feature row. encoded: digests that the step encodes already, added to. must: one medium is encoded
+        even if it alone is more than what is left, or it would wait for ever.
+        """
+        start, cost = request.computed, 0
+        count = min(left, request.remaining)
+        for run in request.spec.media:
+            if run.start + run.length <= start:
+                continue
+            if run.start >= start + count:
+                break
+            medium = request.spec.inputs[run.item]
+            if medium.digest in encoded or self._knows_media(medium.digest):
+                continue
+            before = max(0, run.start - start)
+            if before + cost + medium.tokens >= left and not (must and before == cost == 0):
+                return before, cost
+            encoded.add(medium.digest)
+            cost += medium.tokens
+            count = max(1, min(count, left - cost))
+        return count, cost
 
     def _make_room(self, request: Request, length: int) -> bool:
         """Pages for the request, if need be from younger ones. False if it had to give up its own."""

@@ -127,7 +127,7 @@ def _obey(message: wire.ToEngine, engine: Engine, profiler: StepProfiler, result
 
 
 if __name__ == "__main__":
-    status = main(*sys.argv[1:3])
+    status = main(sys.argv[1], sys.argv[2])
     logging.shutdown()
     sys.stderr.flush()
     os._exit(status)  # nothing is left to save, and tearing down torch would take seconds

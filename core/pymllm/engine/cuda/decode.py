@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pymllm.engine.cuda.graph import captured
 from pymllm.engine.cuda.prepare import prepare_decode
-from pymllm.engine.cuda.sampler import POSITION, TOKEN, Ask, StepSampler
+from pymllm.engine.cuda.sampler import POSITION, ROTARY, TOKEN, Ask, StepSampler
 from pymllm.engine.cuda.tables import PageTables
 from pymllm.engine.kernels.layout import Need
 from pymllm.engine.plan import ItemResult, StepItem
@@ -96,13 +96,15 @@ class DecodeGraphs:
             for request, start in zip([item.request for item in items], starts)
         ]
         host[POSITION, :count] = starts
+        if self._model.position_axes > 1:
+            host[ROTARY, :count] = [item.start + item.request.spec.position_delta for item in items]
         self._batches[size].context_lens = [start + 1 for start in starts] + [1] * (size - count)
         self._sampler.inputs.send()
         return ask
 
     def _forward(self, size: int) -> Tensor:
         """The model's part of a step on the device; returns the logits."""
-        inputs = self._sampler.inputs.device
+        inputs, axes = self._sampler.inputs.device, self._model.position_axes
         prepare_decode(
             inputs[TOKEN:],
             self._last_tokens,
@@ -115,7 +117,7 @@ class DecodeGraphs:
         )
         batch = ForwardBatch(
             token_ids=self._token_ids[:size],
-            positions=inputs[POSITION, :size],
+            positions=inputs[POSITION, :size] if axes == 1 else inputs[ROTARY, :size].expand(axes, -1),
             logit_rows=self._rows[:size],
             attention=self._batches[size],
         )

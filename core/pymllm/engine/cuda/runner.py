@@ -22,6 +22,7 @@ from pymllm.engine.cuda.sizes import MOST_WHOLE, decode_sizes, prefill_sizes
 from pymllm.engine.cuda.staging import Answer, to_device
 from pymllm.engine.cuda.tables import PageTables
 from pymllm.engine.cuda.whole import WholePrefillGraphs
+from pymllm.engine.media import MediaStore
 from pymllm.engine.messages import TokenLogprobs
 from pymllm.engine.plan import ItemResult, StepItem, StepPlan
 from pymllm.engine.runner import prompt_logprobs_of
@@ -41,7 +42,8 @@ class CudaRunner:
     A step may be launched before the last one's tokens were read: sampled tokens stay on the device, by
     request slot, and feed the next step there.
 
-    max_running: request slots. max_context: tokens. graphs: replay CUDA graphs.
+    max_running: request slots. max_context: tokens. graphs: replay CUDA graphs. media: for a model that takes images or
+    videos.
     """
 
     def __init__(
@@ -54,15 +56,17 @@ class CudaRunner:
         max_context: int,
         max_batch_tokens: int,
         graphs: bool,
+        media: MediaStore | None = None,
     ) -> None:
         self._model = model
+        self._media = media
         self._attention = attention
         device, page_size = attention.context.device, attention.context.page_size
         self._device = device
         self._tables = PageTables(max_running, -(-max_context // page_size), device)
         self._last_tokens = torch.zeros(max_running + 1, dtype=torch.int64, device=device)
         sizes = prefill_sizes(max_batch_tokens) if graphs else []
-        self._inputs = StepInputs(max(sizes, default=0), page_size, device)
+        self._inputs = StepInputs(max(sizes, default=0), page_size, device, model.position_axes)
         self._prefill = PrefillGraphs(model, attention, self._inputs, sizes)
         self._sampler = StepSampler(max_running, vocab_size, self._last_tokens, device)
         whole = [size for size in sizes if size <= MOST_WHOLE] if attention.capabilities.prefill_capture else []
@@ -143,8 +147,9 @@ class CudaRunner:
         return self._decode.size_for(len(items))
 
     def _launch_mixed(self, plan: StepPlan) -> Callable[[], list[ItemResult]]:
-        size = self._prefill.size_for(plan.tokens)
-        batch = self._inputs.send(plan, size)
+        media = self._media.rows(plan.items) if self._media is not None else None
+        size = self._prefill.size_for(plan.tokens) if media is None else None
+        batch = self._inputs.send(plan, size, media)
         self._fill_in_last_tokens(plan, batch.token_ids)
         hidden = self._prefill.forward(batch, replay=size is not None)
         extras = self._what_prefills_bring(plan, hidden)

@@ -23,11 +23,11 @@ from pymllm.engine.logprobs import LogprobPlan, Logprobs
 from pymllm.engine.plan import ItemResult, StepItem
 from pymllm.engine.sample_row import row_constants
 
-TOKEN, SLOT, POSITION = range(layout.ROWS, layout.ROWS + 3)
+TOKEN, SLOT, POSITION, ROTARY = range(layout.ROWS, layout.ROWS + 4)
 """Rows of the staged inputs below those of :mod:`pymllm.engine.kernels.layout`: a decode's token (-1: the one that its
-request sampled last), its request's slot, and its position in the context."""
+request sampled last), its request's slot, its position in the context, and the one that it is rotated by."""
 
-INPUT_ROWS = POSITION + 1
+INPUT_ROWS = ROTARY + 1
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ import torch
 
 from pymllm.engine.batch import StepArrays
 from pymllm.engine.cuda.graph import captured
-from pymllm.engine.cuda.inputs import token_fields
+from pymllm.engine.cuda.inputs import by_axis, token_arrays, token_fields
 from pymllm.engine.cuda.packed import PackedArrays
 from pymllm.engine.cuda.sampler import SLOT, StepSampler
 from pymllm.engine.cuda.tables import PageTables
+from pymllm.engine.media import has_media
 from pymllm.engine.plan import ItemResult, StepPlan
 from pymllm.interfaces.attention import AttentionBackend, AttentionBatch, GraphKey
 from pymllm.interfaces.model import ForwardBatch, Model
@@ -45,7 +46,8 @@ class WholePrefillGraphs:
         self.sizes = sizes
         self._prompts = min(MOST_PROMPTS, tables.scrap_slot)
         device, dtype = attention.context.device, attention.context.dtype
-        self._inputs = PackedArrays(device, 32 * max(sizes, default=1) + 64 * (self._prompts + 4))
+        self._axes = model.position_axes
+        self._inputs = PackedArrays(device, 8 * (self._axes + 3) * max(sizes, default=1) + 64 * (self._prompts + 4))
         self._page_table = torch.zeros(self._prompts, tables.width, dtype=torch.int32, device=device)
         self._logits = torch.zeros(self._prompts, vocab_size, dtype=dtype, device=device)
         self._replays: dict[int, Callable[[], None]] = {}
@@ -56,7 +58,7 @@ class WholePrefillGraphs:
         if len(plan.items) > self._prompts:
             return None
         for item in plan.items:
-            if not item.samples or item.count < 2 or item.request.wants_prompt_logprobs:
+            if not item.samples or item.count < 2 or item.request.wants_prompt_logprobs or has_media(item):
                 return None
         tokens = plan.tokens
         return next((size for size in self.sizes if size >= tokens), None)
@@ -78,7 +80,7 @@ class WholePrefillGraphs:
         """Run a step. What is returned waits for the results."""
         ask = self._sampler.ask(self._sampler.inputs.next(), plan.items, self._prompts)
         self._sampler.inputs.send()
-        batch = self._send(size, StepArrays.build(plan, self._attention.context.page_size))
+        batch = self._send(size, StepArrays.build(plan, self._attention.context.page_size, self._axes))
         self._attention.plan(batch.attention)
         self._replays[size]()
         logits = self._logits[: len(plan.items)]
@@ -92,8 +94,8 @@ class WholePrefillGraphs:
         starts = np.full(prompts + 1, arrays.starts[-1])
         starts[: count + 1] = arrays.starts
         tokens, positions, slots, rows, starts_d, ends = self._inputs.send(
-            (arrays.tokens, arrays.positions, arrays.slots, arrays.logit_rows, starts, arrays.ends),
-            [*token_fields(size), (prompts, np.int64), (prompts + 1, np.int32), (prompts, np.int32)],
+            (*token_arrays(arrays, size), arrays.logit_rows, starts, arrays.ends),
+            [*token_fields(size, self._axes), (prompts, np.int64), (prompts + 1, np.int32), (prompts, np.int32)],
         )
         attention = AttentionBatch(
             query_lens=np.diff(arrays.starts).tolist(),
@@ -104,6 +106,7 @@ class WholePrefillGraphs:
             slots=slots,
             graph_key=GraphKey(prompts, size),
         )
+        positions = by_axis(positions, self._axes)
         return ForwardBatch(token_ids=tokens, positions=positions, logit_rows=rows, attention=attention)
 
     def _forward(self, batch: ForwardBatch) -> None:
