@@ -31,6 +31,10 @@ class RequestError(PymllmError, ValueError):
         self.field = field
 
 
+class ConflictError(PymllmError):
+    """What is asked for contradicts what is going on, such as a second profile (HTTP 409)."""
+
+
 class QueueFullError(PymllmError):
     """Too many requests are waiting (HTTP 429)."""
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,8 @@ import pytest
 from pymllm.bench import latency, results, serve, throughput
 from pymllm.cli import main
 from result_files import assert_documented, lines
+
+Scripted = Callable[[Callable[[dict[str, Any]], tuple[int, list[Any]]]], AbstractContextManager[str]]
 
 
 @pytest.fixture
@@ -94,6 +99,44 @@ def test_serve_with_a_dataset(server_url: str, tmp_path: Path) -> None:
     assert lines(each)[2]["prompt_tokens"] == 5
 
 
+def test_serve_profiles_the_server_in_the_middle(
+    server_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "r.jsonl"
+    sizes = ["--num-requests", "8", "--vocab-size", "288", "--input-len", "42", "50", "--output-len", "60", "60"]
+    kept = ["--result-filename", str(file), "--seed", "11"]
+    profile = ["--profile", "--profile-steps", "20", "--profile-dir", str(tmp_path / "traces")]
+    assert main(["bench", "serve", server_url, *sizes, *kept, *profile, "--concurrency", "4"]) == 0
+    shown = capsys.readouterr().err
+    (record,) = lines(file)
+    assert_documented(record, results, serve)
+    (trace,) = (tmp_path / "traces").iterdir()
+    assert record["profile"] == {"trace": str(trace), "error": None, "gpus": {}}
+    assert f"trace: {trace}\nit holds no work of a GPU" in shown
+    assert "do not compare" in shown
+    with gzip.open(trace) as opened:
+        names = [event.get("name") for event in json.load(opened)["traceEvents"]]
+    assert names.count("aten::embedding") == 20  # a step embeds its tokens once
+    assert record["completed"] == 8
+
+
+def test_what_was_not_profiled_says_why(scripted: Scripted, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The server has no such route; and a single answer is over before the load has come to its middle."""
+    file = tmp_path / "r.jsonl"
+    whole = {"choices": [{"index": 0, "text": "a", "finish_reason": "length"}]}
+
+    def answer(body: dict[str, Any]) -> tuple[int, list[Any]]:
+        return (200, [whole, "[DONE]"]) if "model" in body else (404, [{"error": {"message": "no such route"}}])
+
+    with scripted(answer) as url:
+        load = ["bench", "serve", url, "--model", "m", "--warm-ups", "0", "--profile", "--result-filename", str(file)]
+        assert main([*load, "--num-requests", "4", "--concurrency", "1", "--request-rate", "20"]) == 0
+        assert "not profiled: POST /start_profile: 404 no such route" in capsys.readouterr().err
+        assert main([*load, "--num-requests", "1"]) == 0
+    assert [line["profile"]["trace"] for line in lines(file)] == [None, None]
+    assert "the load was over" in capsys.readouterr().err
+
+
 def test_failed_requests_are_shown_and_give_status_1(server_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--num-requests", "2", "--vocab-size", "100000000", "--warm-ups", "0", "--input-len", "2000", "2000"]
     assert main(["bench", "serve", "--base-url", server_url, *options]) == 1
@@ -108,6 +151,7 @@ def test_failed_requests_are_shown_and_give_status_1(server_url: str, capsys: py
         (["serve", "--base-url", "localhost"], "'localhost' is no URL of a server"),
         (["serve", "localhost"], "'localhost' is no URL of a server"),
         (["serve"], "pymllm bench serve http://localhost:8000"),
+        (["serve", "http://h", "--profile-steps", "9"], "have an effect only with --profile"),
         (["serve", "http://a", "--base-url", "http://b"], "given twice, as http://a and --base-url http://b"),
         (["serve", "--base-url", "http://127.0.0.1:1"], "no answer from http://127.0.0.1:1"),
         (["serve", "--base-url", "http://127.0.0.1:1", "--model", "m", "--dataset", "nowhere.jsonl"], "cannot be read"),

@@ -8,6 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pymllm.checkpoint import open_checkpoint
+from pymllm.config import LoadFormat, ModelConfig
+from pymllm.frontend.detokenizer import Detokenizer
+from pymllm.frontend.tokenizer import load_tokenizer
+
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -35,3 +40,32 @@ def test_only_radix_takes_the_prefix_from_the_cache(checkpoint: Path, tmp_path: 
     assert figures["cached_tokens"] == {"chunk": 0, "radix": 3 * 64}  # all but the first, which computes it
     assert figures["equal_answers"] == 4
     assert figures["ratio"] == figures["seconds"]["chunk"]["median"] / figures["seconds"]["radix"]["median"]
+
+
+def test_serving_goes_through_every_part_but_the_device(tmp_path: Path) -> None:
+    file = tmp_path / "r.jsonl"
+    options = ["--streams", "3", "5", "--tokens", "20", "--step-ms", "2", "--result-filename", str(file)]
+    command = [sys.executable, str(SCRIPTS / "serving_overhead.py"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    few, more = (json.loads(line) for line in file.read_text().splitlines())
+    assert [few["streams"], more["streams"]] == [3, 5]
+    for found in (few, more):
+        assert 1 <= found["tokens_chunk"] <= 20
+        # Each stream has a step a token at least, and the first one of its prompt.
+        assert 0 < found["device_busy_share"] <= 1
+        assert found["api_us_token"] > 0
+
+
+def test_every_token_of_a_random_qwen3_has_text(tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPTS / "random_qwen3.py"), "4b", str(tmp_path / "q")]
+    subprocess.run(command, check=True, timeout=120)
+    config = ModelConfig(path=str(tmp_path / "q"), load_format=LoadFormat.random)
+    checkpoint = open_checkpoint(config)
+    assert (checkpoint.config["hidden_size"], checkpoint.config["vocab_size"]) == (2560, 151936)
+    tokenizer = load_tokenizer(checkpoint, config)
+    assert tokenizer is not None
+    stream = Detokenizer(tokenizer).stream()
+    texts = [stream.feed(token) for token in range(256, 151936)]
+    assert texts[:2] == [" aaaa", " aaab"]
+    assert len(set(texts)) == len(texts)

@@ -31,9 +31,9 @@ def whole(body: dict[str, Any]) -> tuple[int, list[Any]]:
 
 def load(url: str, count: int = 1, route: str = COMPLETIONS, **options: Any) -> tuple[list[Record], ServeResult]:
     prompt = {"prompt": [1, 2, 3]} if route == COMPLETIONS else {"messages": [{"role": "user", "content": "hi"}]}
-    jobs = [Job(route, BODY.encode(prompt, 3))] * count
-    records, seconds = run_load(Target(url), jobs, [0.0] * count, **options)
-    return records, result_of(records, seconds, {})
+    jobs = [Job(route, BODY.encode(prompt, 3), 3)] * count
+    records, seconds, cpu = run_load(Target(url), jobs, [0.0] * count, **options)
+    return records, result_of(records, seconds, cpu, {})
 
 
 def test_a_whole_answer_is_counted_by_the_servers_usage(scripted: Scripted) -> None:
@@ -95,7 +95,7 @@ def test_an_answer_of_tokens_without_text_still_has_times(scripted: Scripted) ->
         ((500, ["oops"]), "HTTP 500", "oops"),
         ((200, [text("a")]), "stream", "ended before"),
         ((200, [text("a"), {"error": {"message": "engine died"}}]), "stream", "engine died"),
-        ((200, ["{no json"]), "stream", "no JSON"),
+        ((200, ["{no json"]), "stream", "not understood"),
     ],
 )
 def test_failures_are_counted_by_kind(scripted: Scripted, answer: Any, kind: str, message: str) -> None:
@@ -134,14 +134,14 @@ def test_goodput_counts_answers_within_every_objective() -> None:
         return Record(0, 0.0, output_tokens=11, **times)  # type: ignore[arg-type]
 
     records = [record(0.1, 1.1), record(0.3, 1.3), record(0.1, 3.1)]  # ttft 0.1, 0.3, 0.1; tpot 0.1, 0.1, 0.3
-    assert result_of(records, 2.0, {"ttft": 0.2, "tpot": 0.2}).goodput_requests_s == 0.5
-    assert result_of(records, 2.0, {"e2e": 1.5}).goodput_requests_s == 1.0
-    assert result_of(records, 2.0, {}).goodput_requests_s is None
+    assert result_of(records, 2.0, 0.5, {"ttft": 0.2, "tpot": 0.2}).goodput_requests_s == 0.5
+    assert result_of(records, 2.0, 0.5, {"e2e": 1.5}).goodput_requests_s == 1.0
+    assert result_of(records, 2.0, 0.5, {}).goodput_requests_s is None
 
 
 def test_a_late_client_is_warned_about() -> None:
     times = {"first": 0.2, "last": 0.2, "finished": 0.2, "finish_reason": "stop"}
     records = [Record(0, 0.0, arrived=0.1, sent=0.1, output_tokens=1, chunks=1, **times)]  # type: ignore[arg-type]
-    result = result_of(records, 1.0, {})
+    result = result_of(records, 1.0, 0.5, {})
     assert any("100.0 ms" in line for line in warnings_of(result, records, paced=True, unshared=True))
     assert warnings_of(result, records, paced=False, unshared=True) == []

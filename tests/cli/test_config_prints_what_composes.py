@@ -19,7 +19,7 @@ def test_it_prints_every_key_with_overrides(tmp_path: Path) -> None:
     printed = yaml.safe_load(done.stdout)
     assert printed["cache"] == {"plugin": "radix", "page_size": 8, "eviction": "lfu"}
     assert (printed["engine"]["max_batch_tokens"], printed["log"]) == (64, {"level": "debug"})
-    assert list(printed) == ["model", "quant", "attention", "cache", "engine", "server", "log"]
+    assert list(printed) == ["model", "quant", "attention", "cache", "engine", "server", "media", "log"]
     (tmp_path / "again.yaml").write_text(done.stdout)
     assert run_pymllm("config", "again.yaml", cwd=tmp_path).stdout == done.stdout
 

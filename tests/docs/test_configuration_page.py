@@ -16,11 +16,14 @@ from pymllm.config import Config
 
 PAGE = "docs/configuration.md"
 NAMES = {str: "text", int: "integer", float: "number", bool: "true, false"}
+LISTS = {str: "texts", int: "integers"}
 
 
 def type_name(hint: Any) -> str:
     if get_origin(hint) in (Union, types.UnionType):
         [hint] = [one for one in get_args(hint) if one is not type(None)]
+    if get_origin(hint) is list:
+        return f"list of {LISTS[get_args(hint)[0]]}"
     if issubclass(hint, Enum):
         return ", ".join(member.value for member in hint)
     return NAMES[hint]

@@ -72,17 +72,22 @@ def test_half_precision_agrees_with_itself(checkpoint, prompts, dtype) -> None:
 
 SAMPLINGS = {
     "temperature": {"temperature": 1.2},
+    "qwen3's defaults": {"temperature": 0.6, "top_k": 20, "top_p": 0.95},
+    "qwen2.5's defaults": {"temperature": 0.7, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1.05},
     "top_p": {"temperature": 1.2, "top_p": 0.8},
     "top_k and min_p": {"temperature": 1.2, "top_k": 20, "min_p": 0.02},
     "penalties": {"temperature": 0.9, "repetition_penalty": 1.3, "presence_penalty": 0.4, "frequency_penalty": 0.2},
+    "a truncated draw's log-probability": {"top_p": 0.9, "logprobs": 0},
     "bias and min_tokens": {"temperature": 1.0, "logit_bias": {7: 3.0}, "min_tokens": 4},
     "greedy": {"temperature": 0.0},
+    "greedy with penalties": {"temperature": 0.0, "repetition_penalty": 1.4, "frequency_penalty": 0.5},
+    "everything": {"top_p": 0.9, "presence_penalty": 0.7, "logit_bias": {9: 2.0}, "min_tokens": 3, "logprobs": 1},
 }
 
 
 @pytest.mark.parametrize("attention", ["torch", "triton"])
 def test_draws_are_the_same_however_steps_are_run(tmp_path_factory, prompts, attention) -> None:
-    """Every kind of sampling in one batch: with graphs and overlap as without."""
+    """Every kind of sampling in one batch: with graphs, overlap and preemption as without, and as on a CPU."""
     folder = make_tiny_checkpoint(tmp_path_factory.mktemp("draws"), "qwen3")
     kinds = list(SAMPLINGS.values())
     wanted = [
@@ -90,18 +95,45 @@ def test_draws_are_the_same_however_steps_are_run(tmp_path_factory, prompts, att
         for i in range(len(prompts))
     ]
 
-    def draws(**overrides: bool) -> list[list[int]]:
-        options = {f"engine.{name}": value for name, value in overrides.items()}
-        client = start(folder, {"engine.device": "cuda", "attention.plugin": attention, **options})
+    def draws(options: dict, *, preempts: bool = False) -> list[list[int]]:
+        client = start(folder, options)
         try:
-            return tokens(run(client, prompts, wanted))
+            found = [tokens(run(client, prompts, wanted)) for _ in range(2)]
+            assert found[0] == found[1]  # now with whatever is cached
+            assert (client.stats().total_preemptions > 0) == preempts
+            return found[0]
         finally:
             client.close()
 
-    serial = draws(overlap=False, cuda_graphs=False)
-    assert [len(answer) for answer in serial] == [COUNT] * len(prompts)
-    assert draws(overlap=True) == serial
-    assert draws(overlap=False) == serial
+    expected = draws({})
+    assert [len(answer) for answer in expected] == [COUNT] * len(prompts)
+    for graphs in (True, False) if attention == "triton" else (False,):
+        for overlap in (True, False):
+            options = {
+                "engine.device": "cuda",
+                "attention.plugin": attention,
+                "engine.overlap": overlap,
+                "engine.cuda_graphs": graphs,
+            }
+            assert draws(options) == expected
+            assert draws({**options, **VARIANTS["preempting"]}, preempts=True) == expected
+
+
+def test_each_kind_of_sampling_alone_and_in_a_batch(tmp_path_factory, prompts) -> None:
+    """A batch of one kind is served by the graph for that kind, a mixed one by the graph for all."""
+    folder = make_tiny_checkpoint(tmp_path_factory.mktemp("kinds"), "qwen3")
+    client = start(folder, {"engine.device": "cuda"})
+    try:
+        for i, kind in enumerate(SAMPLINGS.values()):
+            params = SamplingParams(seed=i, max_tokens=COUNT, ignore_eos=True, **kind).with_defaults({})
+            others = [
+                SamplingParams(seed=i, max_tokens=COUNT, ignore_eos=True, **other).with_defaults({})
+                for other in SAMPLINGS.values()
+            ]
+            alone = tokens(run(client, prompts[:4], params))
+            assert tokens(run(client, prompts[:4] + prompts[: len(others)], [params] * 4 + others))[:4] == alone
+    finally:
+        client.close()
 
 
 def test_logprobs_with_graphs_and_overlap(tmp_path_factory, prompts) -> None:

@@ -72,14 +72,14 @@ def test_a_client_that_leaves_while_its_prompt_is_tokenized(
 ) -> None:
     frontend = server.state.frontend
     entered, leave = threading.Event(), threading.Event()
-    original = frontend.chat_ids
+    original = frontend.read_chat
 
-    def slow(*args: Any, **kwargs: Any) -> list[int]:
+    def slow(*args: Any, **kwargs: Any) -> Any:
         entered.set()
         leave.wait(10)
-        return list(original(*args, **kwargs))
+        return original(*args, **kwargs)
 
-    monkeypatch.setattr(frontend, "chat_ids", slow)
+    monkeypatch.setattr(frontend, "read_chat", slow)
     connection = send(server, "/v1/chat/completions", CHAT)
     assert entered.wait(10)
     assert server.state.open_answers == 1

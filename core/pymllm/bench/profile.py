@@ -12,7 +12,6 @@ A traced run is one more run after the measured ones, since tracing takes time i
 from __future__ import annotations
 
 import re
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -20,8 +19,8 @@ from pathlib import Path
 
 import torch
 
-from pymllm.bench.ceilings import synchronize
 from pymllm.errors import ConfigError
+from pymllm.trace import Recording
 
 DEFAULT_RUN = "one-batch"
 
@@ -54,21 +53,13 @@ class TorchProfiler(Profiler):
 
     @contextmanager
     def stage(self, setting: str, stage: str) -> Iterator[None]:
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        if self._device.type == "cuda":
-            activities.append(torch.profiler.ProfilerActivity.CUDA)
-        with warnings.catch_warnings():
-            # Of profilers with several cycles; this one has a single cycle.
-            warnings.filterwarnings("ignore", message="Warning: Profiler clears events")
-            profile = torch.profiler.profile(activities=activities)
-            profile.start()
+        recording = Recording(str(self._device))
         try:
             yield
         finally:
-            synchronize(self._device)
-            profile.stop()
+            recording.stop()
         path = self._folder / f"{self._run}-{setting}-{stage}.trace.json.gz"
-        profile.export_chrome_trace(str(path))
+        recording.write(path)
         self._written(path)
 
 

@@ -47,16 +47,17 @@ class Body:
 
 @dataclass(frozen=True)
 class Job:
-    """A request that is ready to be sent to /v1/``route``."""
+    """A request that is ready to be sent to /v1/``route``. max_tokens: most tokens of its answer."""
 
     route: str
     content: bytes
+    max_tokens: int
 
 
 def random_jobs(body: Body, count: int, inputs: Lengths, outputs: Lengths, seed: float, vocab_size: int) -> list[Job]:
     """Completions of random token ids below ``vocab_size``."""
     work = offline_workload(count, inputs, outputs, seed, vocab_size)
-    return [Job(COMPLETIONS, body.encode({"prompt": one.prompt}, one.max_tokens)) for one in work]
+    return [Job(COMPLETIONS, body.encode({"prompt": one.prompt}, one.max_tokens), one.max_tokens) for one in work]
 
 
 def dataset_jobs(body: Body, lines: list[dict[str, Any]], count: int, outputs: Lengths, seed: int) -> list[Job]:
@@ -69,14 +70,14 @@ def dataset_jobs(body: Body, lines: list[dict[str, Any]], count: int, outputs: L
         key = prompt_key(line)
         name = "messages" if key == "messages" else "prompt"
         max_tokens = line.get("max_tokens") or rng.randint(outputs.least, outputs.most)
-        jobs.append(Job(PROMPTS[key], body.encode({name: line[key]}, max_tokens)))
+        jobs.append(Job(PROMPTS[key], body.encode({name: line[key]}, max_tokens), max_tokens))
     return jobs
 
 
 def greeting_jobs(body: Body, route: str, count: int) -> list[Job]:
     """Short requests to a route, to warm it up."""
     prompt = {"messages": [{"role": "user", "content": "Hello"}]} if route == CHAT else {"prompt": "Hello"}
-    return [Job(route, body.encode(prompt, GREETING_TOKENS))] * count
+    return [Job(route, body.encode(prompt, GREETING_TOKENS), GREETING_TOKENS)] * count
 
 
 def read_dataset(path: Path) -> list[dict[str, Any]]:

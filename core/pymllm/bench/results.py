@@ -34,7 +34,7 @@ QUIET_LOAD = 0.5
 """A one-minute load above this means that somebody else is computing, which ruins figures of a CPU."""
 
 ENGINE_FIELDS = (
-    "model", "architecture", "dtype", "device", "parameters", "page_size", "capacity_tokens", "max_context",
+    "model", "architecture", "dtype", "kv_dtype", "device", "parameters", "page_size", "capacity_tokens", "max_context",
     "max_batch_tokens", "max_running_requests",
 )  # fmt: skip
 

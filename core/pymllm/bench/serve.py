@@ -14,7 +14,9 @@ duration_s: from the start until the last answer. completed, failed, errors (kin
 input_tokens, output_tokens, cached_tokens (prompt tokens from the server's cache, null if it does not say),
 chunks (pieces of text): of completed requests. requests_s, output_tok_s, total_tok_s: these over duration_s.
 goodput_requests_s: completed requests that met every objective, over duration_s; null without objectives.
-max_in_flight: most requests open at a time.
+max_in_flight: most requests open at a time. client_cpu_share: processor time that the client used over duration_s.
+profile: {trace (its path on the server's machine), error, gpus (GPU -> busy share, where the file can be read)} of
+--profile, else null.
 Distributions {count, mean, p50, p90, p99, min, max}, null where there is no value: ttft_s (to the first
 text), itl_s (between pieces of text), tpot_s ((end - first text) / (tokens - 1)), e2e_s, client_lag_s
 (arrival scheduled to arrival seen), concurrency_wait_s (held back by --concurrency).
@@ -23,18 +25,19 @@ text), itl_s (between pieces of text), tpot_s ((end - first text) / (tokens - 1)
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from pymllm.bench.http_client import HttpClient
 from pymllm.bench.requests import Job
 from pymllm.bench.results import BenchmarkError
+from pymllm.bench.server_profile import ServerProfile
 from pymllm.bench.streaming import Record, error_text, run_clock, stream
 from pymllm.errors import ConfigError
-
-if TYPE_CHECKING:
-    import httpx
 
 
 @dataclass(frozen=True)
@@ -56,16 +59,19 @@ class Target:
         """The URL without /v1."""
         return self.base_url.rstrip("/").removesuffix("/v1")
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of every request."""
+        key = {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+        return {"Content-Type": "application/json", **key}
+
     def client_options(self) -> dict[str, Any]:
         """Arguments of an httpx client: no limit of connections, no proxies of the environment."""
         import httpx
 
-        headers = {"Content-Type": "application/json"}
-        if self.api_key:
-            headers["Authorization"] = f"Bearer {self.api_key}"
         return {
             "base_url": f"{self.root}/v1/",
-            "headers": headers,
+            "headers": self.headers,
             "timeout": httpx.Timeout(self.timeout, connect=30),
             "limits": httpx.Limits(max_connections=None, max_keepalive_connections=None),
             "trust_env": False,
@@ -101,6 +107,14 @@ def server_info(target: Target) -> dict[str, Any] | None:
         return None
 
 
+class Load(NamedTuple):
+    """seconds: until the last answer. cpu_seconds: processor time that this process used meanwhile."""
+
+    records: list[Record]
+    seconds: float
+    cpu_seconds: float
+
+
 def run_load(
     target: Target,
     jobs: Sequence[Job],
@@ -109,13 +123,14 @@ def run_load(
     warm_up: Sequence[Job] = (),
     concurrency: int | None = None,
     done: Callable[[], None] = lambda: None,
-) -> tuple[list[Record], float]:
-    """Send every job at its time; returns their records, and the seconds until the last was answered.
+    profile: ServerProfile | None = None,
+) -> Load:
+    """Send every job at its time, and wait for all answers.
 
     warm_up: sent first, one after another, unmeasured. concurrency: most requests open at a time.
-    done: called after each request. Raises BenchmarkError if a warm-up request fails.
+    done: called after each request. profile: taken meanwhile. Raises BenchmarkError if a warm-up request fails.
     """
-    return asyncio.run(_run_load(target, jobs, schedule, warm_up, concurrency, done))
+    return asyncio.run(_run_load(target, jobs, schedule, warm_up, concurrency, done, profile))
 
 
 async def _run_load(
@@ -125,36 +140,63 @@ async def _run_load(
     warm_up: Sequence[Job],
     concurrency: int | None,
     done: Callable[[], None],
-) -> tuple[list[Record], float]:
-    import httpx
-
-    async with httpx.AsyncClient(**target.client_options()) as http:
+    profile: ServerProfile | None,
+) -> Load:
+    http = HttpClient(target.root, target.headers, target.timeout)
+    try:
         for job in warm_up:
             record = Record(-1, 0.0)
             await stream(http, job, record, run_clock())
             if record.error is not None:
                 raise BenchmarkError(f"the warm-up request failed ({record.error_kind}): {record.error}")
         records = [Record(index, moment) for index, moment in enumerate(schedule)]
-        clock = run_clock()
-        places = asyncio.Semaphore(concurrency or len(jobs) or 1)
-        tasks = []
-        for job, record in zip(jobs, records):
-            # Even a late client lets answers be read between two arrivals.
-            await asyncio.sleep(max(0.0, record.scheduled - clock()))
-            record.arrived = clock()
-            tasks.append(asyncio.create_task(_send(http, job, record, clock, places, done)))
-        await asyncio.gather(*tasks)
-        return records, clock()
+        profiling = None
+        if profile is not None:
+            profiling = asyncio.create_task(profile.start(http, partial(_progress, jobs, records)))
+        clock, cpu = run_clock(), time.process_time()
+        await _send_all(http, jobs, records, clock, concurrency, done)
+        load = Load(records, clock(), time.process_time() - cpu)
+        if profile is not None and profiling is not None:
+            await _finish(profile, profiling, http)
+        return load
+    finally:
+        http.close()
 
 
-async def _send(
-    http: httpx.AsyncClient,
-    job: Job,
-    record: Record,
+async def _send_all(
+    http: HttpClient,
+    jobs: Sequence[Job],
+    records: Sequence[Record],
     clock: Callable[[], float],
-    places: asyncio.Semaphore,
+    concurrency: int | None,
     done: Callable[[], None],
 ) -> None:
-    async with places:
-        await stream(http, job, record, clock)
-    done()
+    places = asyncio.Semaphore(concurrency or len(jobs) or 1)
+
+    async def send(job: Job, record: Record) -> None:
+        async with places:
+            await stream(http, job, record, clock)
+        done()
+
+    tasks = []
+    for job, record in zip(jobs, records):
+        # Even a late client lets answers be read between two arrivals.
+        await asyncio.sleep(max(0.0, record.scheduled - clock()))
+        record.arrived = clock()
+        tasks.append(asyncio.create_task(send(job, record)))
+    await asyncio.gather(*tasks)
+
+
+def _progress(jobs: Sequence[Job], records: Sequence[Record]) -> float:
+    """How much of the load is done, from 0 to 1: by answers, or by pieces of text if these say more."""
+    ended = sum(record.finished is not None or record.error is not None for record in records)
+    pieces = sum(record.chunks for record in records)
+    return max(ended / len(jobs), pieces / sum(job.max_tokens for job in jobs))
+
+
+async def _finish(profile: ServerProfile, profiling: asyncio.Task[None], http: HttpClient) -> None:
+    """Stop the profile; one that has not started by now is not wanted any more."""
+    if not profile.asked:
+        profiling.cancel()
+    await asyncio.gather(profiling, return_exceptions=True)
+    await profile.stop(http)

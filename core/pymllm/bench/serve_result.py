@@ -10,8 +10,10 @@ from pymllm.bench.stats import Summary, summarize
 from pymllm.bench.streaming import Record
 
 LAG_SHARE = 0.1
+BUSY_SHARE = 0.8
 LEAST_LAG_S = 0.005
-"""The client is too slow if its p99 lag is above this, and above that share of the median TTFT."""
+"""The client is too slow if it uses more than BUSY_SHARE of a processor, or if its p99 lag is above LEAST_LAG_S and
+above LAG_SHARE of the median TTFT."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,14 @@ class ServeResult:
     client_lag_s: Summary | None
     concurrency_wait_s: Summary | None
     chunks: int
+    client_cpu_share: float
 
 
-def result_of(records: Sequence[Record], seconds: float, objectives: Mapping[str, float]) -> ServeResult:
-    """objectives: "ttft", "tpot", "e2e" -> most seconds a good request may take; empty: no goodput."""
+def result_of(
+    records: Sequence[Record], seconds: float, cpu_seconds: float, objectives: Mapping[str, float]
+) -> ServeResult:
+    """seconds, cpu_seconds: of the run, as in :class:`pymllm.bench.serve.Load`.
+    objectives: "ttft", "tpot", "e2e" -> most seconds a good request may take; empty: no goodput."""
     done = [record for record in records if record.error is None]
     inputs = sum(record.prompt_tokens or 0 for record in done)
     outputs = sum(_tokens(record) for record in done)
@@ -66,6 +72,7 @@ def result_of(records: Sequence[Record], seconds: float, objectives: Mapping[str
         client_lag_s=_summary(record.arrived - record.scheduled for record in records),
         concurrency_wait_s=_summary(record.sent - record.arrived for record in records),
         chunks=sum(record.chunks for record in done),
+        client_cpu_share=cpu_seconds / seconds,
     )
 
 
@@ -78,6 +85,11 @@ def warnings_of(result: ServeResult, records: Sequence[Record], *, paced: bool, 
         found.append(
             f"the client was late: p99 of the time between arrival and sending is {1e3 * lag.p99:.1f} ms; "
             "use a lower rate or another machine for the client"
+        )
+    if result.client_cpu_share > BUSY_SHARE:
+        found.append(
+            f"the client itself used {100 * result.client_cpu_share:.0f} % of a processor: it may be what limits these "
+            "figures; take a machine that is less busy, or share the load among several clients"
         )
     if unshared and result.cached_tokens:
         found.append(

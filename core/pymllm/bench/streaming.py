@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from pymllm.bench.http_body import HttpError
+from pymllm.bench.http_client import HttpClient
 from pymllm.bench.requests import Job
 
-if TYPE_CHECKING:
-    import httpx
+ERROR_BYTES = 64 * 1024
+"""Of a response with another status than 200, so much is kept."""
 
 
 @dataclass
@@ -65,75 +68,126 @@ class Record:
             self.error_kind, self.error = kind, " ".join(message.split())[:300]
 
 
-async def stream(http: httpx.AsyncClient, job: Job, record: Record, clock: Callable[[], float]) -> None:
+async def stream(http: HttpClient, job: Job, record: Record, clock: Callable[[], float]) -> None:
     """Send a request and fill its record; whatever goes wrong is noted there. clock: seconds of the run."""
-    import httpx
-
+    reader = _Reader(record, clock)
     record.sent = clock()
     try:
-        async with http.stream("POST", job.route, content=job.content) as response:
-            if response.status_code != 200:
-                record.fail(f"HTTP {response.status_code}", error_text(await response.aread()))
-                return
-            async for line in _lines(response):
-                if line.startswith(b"data:") and not _take(record, line[5:].strip(), clock()):
-                    break
-    except httpx.TimeoutException as error:
-        record.fail("timeout", type(error).__name__)
-    except httpx.HTTPError as error:
+        await http.post(f"v1/{job.route}", job.content, reader.take)
+    except asyncio.TimeoutError:
+        record.fail("timeout", f"nothing came for {http.timeout:g} s")
+    except (OSError, HttpError) as error:
         record.fail("connection", f"{type(error).__name__}: {error}")
-    if record.finish_reason is None:
-        record.fail("stream", "the stream ended before the answer did")
+    reader.end()
 
 
-async def _lines(response: httpx.Response) -> AsyncIterator[bytes]:
-    """The lines of a stream of events. Only line feeds end them; httpx's own ``aiter_lines`` also takes characters
-    such as U+2028 and U+0085 for line ends, and these may stand inside an event's JSON."""
-    rest = b""
-    async for chunk in response.aiter_bytes():
-        *whole, rest = (rest + chunk).split(b"\n")
-        for line in whole:
-            yield line
-    yield rest
+class _Delta(msgspec.Struct):
+    content: Any = None
+    reasoning_content: Any = None
+    tool_calls: Any = None
 
 
-def _take(record: Record, data: bytes, now: float) -> bool:
-    """Take in an event; False if it was the last one."""
-    if data == b"[DONE]":
-        return False
-    try:
-        event = msgspec.json.decode(data, type=dict[str, Any])
-    except msgspec.DecodeError:
-        record.fail("stream", f"an event that is no JSON object: {data[:80].decode(errors='replace')}")
-        return False
-    if event.get("error"):
-        record.fail("stream", error_text(data))
-        return False
-    for choice in event.get("choices") or ():
-        _take_choice(record, choice, now)
-    _take_usage(record, event.get("usage") or {})
-    return True
+class _Choice(msgspec.Struct):
+    text: Any = None
+    delta: _Delta | None = None
+    finish_reason: str | None = None
 
 
-def _take_choice(record: Record, choice: dict[str, Any], now: float) -> None:
-    delta = choice.get("delta") or {}
-    if choice.get("text") or delta.get("content") or delta.get("reasoning_content") or delta.get("tool_calls"):
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+
+
+class _Event(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
+_decoder = msgspec.json.Decoder(_Event)
+
+
+class _Reader:
+    """Takes in the body of one response as it comes. Only line feeds end the lines of its events: others, such as
+    U+2028, may stand inside JSON."""
+
+    def __init__(self, record: Record, clock: Callable[[], float]) -> None:
+        self._record = record
+        self._clock = clock
+        self._rest = b""
+        self._refused = 0
+        self._over = False
+
+    def take(self, status: int, data: bytes) -> None:
+        """The next bytes of a response with that status."""
+        if status != 200:
+            self._refused = status
+            self._rest = (self._rest + data)[:ERROR_BYTES]
+            return
+        now = self._clock()
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:") and not self._over:
+                self._event(line[5:].strip(), now)
+
+    def end(self) -> None:
+        """The response is over, or has failed."""
+        if self._refused:
+            self._record.fail(f"HTTP {self._refused}", error_text(self._rest))
+        if self._rest.startswith(b"data:") and not self._over:
+            self._event(self._rest[5:].strip(), self._clock())
+        if self._record.finish_reason is None:
+            self._record.fail("stream", "the stream ended before the answer did")
+
+    def _event(self, data: bytes, now: float) -> None:
+        record = self._record
+        if data == b"[DONE]":
+            self._over = True
+            return
+        try:
+            event = _decoder.decode(data)
+        except msgspec.DecodeError:
+            self._fail(f"an event that is not understood: {data[:80].decode(errors='replace')}")
+            return
+        if event.error:
+            self._fail(error_text(data))
+            return
+        for choice in event.choices or ():
+            _take_choice(record, choice, now)
+        if event.usage is not None:
+            _take_usage(record, event.usage)
+
+    def _fail(self, message: str) -> None:
+        self._over = True
+        self._record.fail("stream", message)
+
+
+def _take_choice(record: Record, choice: _Choice, now: float) -> None:
+    delta = choice.delta
+    if choice.text or (delta and (delta.content or delta.reasoning_content or delta.tool_calls)):
         if record.last is None:
             record.first = now
         else:
             record.gaps.append(now - record.last)
         record.last = now
         record.chunks += 1
-    if choice.get("finish_reason"):
-        record.finish_reason = choice["finish_reason"]
+    if choice.finish_reason:
+        record.finish_reason = choice.finish_reason
         record.finished = now
 
 
-def _take_usage(record: Record, usage: dict[str, Any]) -> None:
-    record.prompt_tokens = usage.get("prompt_tokens", record.prompt_tokens)
-    record.output_tokens = usage.get("completion_tokens", record.output_tokens)
-    details = usage.get("prompt_tokens_details") or {}
-    record.cached_tokens = details.get("cached_tokens", record.cached_tokens)
+def _take_usage(record: Record, usage: _Usage) -> None:
+    if usage.prompt_tokens is not None:
+        record.prompt_tokens = usage.prompt_tokens
+    if usage.completion_tokens is not None:
+        record.output_tokens = usage.completion_tokens
+    if usage.prompt_tokens_details is not None and usage.prompt_tokens_details.cached_tokens is not None:
+        record.cached_tokens = usage.prompt_tokens_details.cached_tokens
 
 
 def error_text(body: bytes) -> str:

@@ -18,8 +18,9 @@ from pymllm.errors import ConfigError, EngineDeadError, RequestError
 
 if TYPE_CHECKING:
     from pymllm.config import Config
-    from pymllm.frontend.frontend import Frontend, Generation
+    from pymllm.frontend.frontend import Generation
     from pymllm.frontend.generation import Delta
+    from pymllm.llm import LLM
 
 LOOKAHEAD = 4
 """Lines in work, as a multiple of the requests that can run at once: enough to keep the engine busy while
@@ -41,7 +42,7 @@ def answer_file(config: Config, args: argparse.Namespace, options: Mapping[str, 
         part = target.with_name(target.name + ".part")
         with source.open("rb") as reader, part.open("wb") as writer:
             name = served_name(llm.frontend.model_name, config.server.model_name)
-            batch = _Batch(llm.frontend, name, writer, options, lines, progress=not args.quiet)
+            batch = _Batch(llm, name, writer, options, lines, progress=not args.quiet)
             batch.run(reader)
         os.replace(part, target)
     if batch.failed:
@@ -82,7 +83,7 @@ class _Batch:
 
     def __init__(
         self,
-        frontend: Frontend,
+        llm: LLM,
         model_name: str,
         writer: IO[bytes],
         options: Mapping[str, Any],
@@ -94,8 +95,8 @@ class _Batch:
 
         from pymllm.server.token_text import TokenTexts
 
-        self._frontend = frontend
-        self._reader = LineReader(frontend, model_name, TokenTexts(frontend.tokenizer), options)
+        self._frontend = llm.frontend
+        self._reader = LineReader(llm, model_name, TokenTexts(llm.tokenizer), options)
         self._writer = writer
         self._events: queue.SimpleQueue[tuple[_Entry, Delta]] = queue.SimpleQueue()
         self._open: deque[_Entry] = deque()
@@ -131,10 +132,8 @@ class _Batch:
         entry = _Entry(number, {})
         try:
             entry.content = parse_line(line)
-            entry.task = self._reader.read(entry.content)
-            entry.generation = self._frontend.start(
-                entry.task.ids, entry.task.params, lambda delta: self._events.put((entry, delta))
-            )
+            entry.task, prepared = self._reader.read(entry.content)
+            entry.generation = self._frontend.start_prepared(prepared, lambda delta: self._events.put((entry, delta)))
         except RequestError as error:
             self._fail(entry, str(error))
         return entry

@@ -18,8 +18,9 @@ from pymllm.sampling import SamplingParams
 from pymllm.spelling import did_you_mean
 
 if TYPE_CHECKING:
-    from pymllm.frontend.frontend import Frontend
-    from pymllm.frontend.generation import Delta
+    from pymllm.frontend.frontend import Prepared
+    from pymllm.frontend.generation import Delta, UnplacedPrompt
+    from pymllm.llm import LLM
     from pymllm.server.collect import Usage, Whole
     from pymllm.server.token_text import TokenTexts
 
@@ -35,9 +36,9 @@ OPENAI = ("custom_id", "method", "url", "body")
 
 @dataclass
 class Task:
-    """A line that can be answered. render: makes the answer of the finished task."""
+    """A line that can be answered. tokens: of its prompt. render: makes the answer of the finished task."""
 
-    ids: list[int]
+    tokens: int
     params: SamplingParams
     render: Callable[[Task], dict[str, Any]]
     wholes: list[Whole] = field(init=False)
@@ -48,7 +49,7 @@ class Task:
         from pymllm.server.collect import Usage, Whole
 
         self.wholes = [Whole() for _ in range(self.params.n)]
-        self.usage = Usage(len(self.ids))
+        self.usage = Usage(self.tokens)
 
     def add(self, delta: Delta) -> None:
         """Take in news."""
@@ -66,20 +67,27 @@ class Task:
 class LineReader:
     """Turns lines into tasks for one model."""
 
-    def __init__(self, frontend: Frontend, model_name: str, texts: TokenTexts, options: Mapping[str, Any]) -> None:
+    def __init__(self, llm: LLM, model_name: str, texts: TokenTexts, options: Mapping[str, Any]) -> None:
         """model_name: in answers of OpenAI's form. options: sampling fields for lines that do not set them."""
-        self._frontend = frontend
+        self._llm = llm
+        self._frontend = llm.frontend
         self._model_name = model_name
         self._texts = texts
         self._options = dict(options)
 
-    def read(self, content: dict[str, Any]) -> Task:
-        """Raises RequestError, naming the field, for a line that cannot be answered."""
-        task = self._read_openai(content) if _is_openai(content) else self._read_plain(content)
-        self._frontend.prepare(task.ids, task.params)
-        return task
+    def read(self, content: dict[str, Any]) -> tuple[Task, Prepared]:
+        """A line's task, and its prompt, ready to be started. Raises RequestError, naming the field, for a line that
+        cannot be answered."""
+        return self._read_openai(content) if _is_openai(content) else self._read_plain(content)
 
-    def _read_plain(self, content: dict[str, Any]) -> Task:
+    def _task(
+        self, prompt: list[int] | UnplacedPrompt, params: SamplingParams, render: Callable[[Task], dict[str, Any]]
+    ) -> tuple[Task, Prepared]:
+        placed = prompt if isinstance(prompt, list) else self._llm.place(prompt)
+        prepared = self._frontend.prepare(placed, params)
+        return Task(len(prepared.token_ids), params, render), prepared
+
+    def _read_plain(self, content: dict[str, Any]) -> tuple[Task, Prepared]:
         _check_keys(content, PLAIN)
         rest = {key: value for key, value in content.items() if key not in NAMES}
         kinds = [key for key in PROMPTS if key in rest]
@@ -97,10 +105,10 @@ class LineReader:
             template["template_kwargs"] = template.pop("chat_template_kwargs", None)
             if template.get("continue_final_message"):
                 template.setdefault("add_generation_prompt", False)
-            ids = self._frontend.chat_ids(prompt, **template)
+            ids = self._frontend.read_chat(prompt, **template)
         elif not isinstance(ids, list):
             raise RequestError("prompt_token_ids must be a list of token ids", "prompt_token_ids")
-        return Task(ids, params, lambda task: _plain(task, spelled=kinds[0] != "prompt_token_ids"))
+        return self._task(ids, params, lambda task: _plain(task, spelled=kinds[0] != "prompt_token_ids"))
 
     def _params(self, fields: dict[str, Any]) -> SamplingParams:
         from pymllm.server.protocol.sampling import token_bias
@@ -109,7 +117,7 @@ class LineReader:
             fields["logit_bias"] = token_bias(fields["logit_bias"])
         return SamplingParams(**{**self._options, **fields})
 
-    def _read_openai(self, content: dict[str, Any]) -> Task:
+    def _read_openai(self, content: dict[str, Any]) -> tuple[Task, Prepared]:
         from pymllm.server.protocol.base import parse
         from pymllm.server.protocol.chat import ChatRequest
 
@@ -123,9 +131,9 @@ class LineReader:
         body = parse(ChatRequest, raw)
         if body.stream:
             raise RequestError("a batch request cannot be streamed", "stream")
-        ids = self._frontend.chat_ids(body.template_messages(), **body.template_arguments())
+        prompt = self._frontend.read_chat(body.template_messages(), **body.template_arguments())
         custom_id = content.get("custom_id")
-        return Task(ids, body.params(), lambda task: self._openai(task, custom_id, body.logprobs))
+        return self._task(prompt, body.params(), lambda task: self._openai(task, custom_id, body.logprobs))
 
     def _openai(self, task: Task, custom_id: object, logprobs: bool) -> dict[str, Any]:
         from pymllm.server.collect import Collected

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 from importlib import import_module
 
-from pymllm.cli.bench_arguments import add_latency, add_one_batch, add_plot, add_serve, add_throughput
+from pymllm.cli.bench_arguments import add_latency, add_one_batch, add_plot, add_serve, add_throughput, add_trace
 
 MEASURES = {
     "one-batch": ("the model alone, one batch at a time: prefill and decode", add_one_batch, "bench_one_batch"),
     "throughput": ("output tokens per second, all requests at once, offline", add_throughput, "bench_offline"),
     "latency": ("time to the first token and per token, offline", add_latency, "bench_offline"),
     "serve": ("a running server under load: latencies, throughput, errors", add_serve, "bench_serve"),
+    "trace": ("how busy the GPU was in a trace, and what it waited for", add_trace, "bench_trace"),
     "plot": ("draw result files", add_plot, "bench_plot"),
 }
 """Name -> its summary, what adds its options, and the module of pymllm.cli whose function of that name (- as _)

@@ -80,6 +80,9 @@ def add_serve(parser: argparse.ArgumentParser) -> None:
         "--slo", type=objective, nargs="+", default=[], metavar="NAME=SECONDS",
         help=f"goodput counts answers within these; names: {', '.join(OBJECTIVES)}",
     )  # fmt: skip
+    parser.add_argument("--profile", action="store_true", help="let the server record a trace in the load's middle")
+    parser.add_argument("--profile-steps", type=positive, metavar="N", help="steps in the trace; default: 200")
+    parser.add_argument("--profile-dir", metavar="DIR", help="of the trace, on the server's machine")
     parser.add_argument("--per-request", type=Path, metavar="FILE", help="write one JSON line for each request")
     _add_common(parser)
 
@@ -90,6 +93,13 @@ def add_plot(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", type=Path, required=True, metavar="FILE.png", help="the picture; also .svg or .pdf"
     )
+
+
+def add_trace(parser: argparse.ArgumentParser) -> None:
+    """The trace to read."""
+    parser.add_argument("file", type=Path, metavar="TRACE.json[.gz]", help="a Chrome trace that torch.profiler wrote")
+    parser.add_argument("--top", type=positive, default=10, metavar="N", help="entries of each list; default: 10")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
 def _add_settings(parser: argparse.ArgumentParser, defaults: dict[str, list[int]]) -> None:

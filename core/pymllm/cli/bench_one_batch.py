@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pymllm.cli.bench_offline import keep, metadata, say, system
 from pymllm.cli.common import compose_arguments, table
 from pymllm.errors import ConfigError
+from pymllm.trace import trace_folder
 
 if TYPE_CHECKING:
     import torch
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from pymllm.bench.profile import Profiler
     from pymllm.config import Config
     from pymllm.engine.assemble import Assembled
-
-DEFAULT_PROFILE_DIR = "profiles"
 
 
 def one_batch(args: argparse.Namespace) -> int:
@@ -70,8 +67,8 @@ def _profiler(args: argparse.Namespace, device: torch.device) -> Profiler | None
 
     if args.profile == "cuda":
         return CudaProfiler(device)
-    folder: Any = args.profile_dir or os.environ.get("PYMLLM_TORCH_PROFILER_DIR") or DEFAULT_PROFILE_DIR
-    return TorchProfiler(Path(folder), args.run_name, device, lambda path: say(f"trace written to {path}"))
+    folder = trace_folder(args.profile_dir)
+    return TorchProfiler(folder, args.run_name, device, lambda path: say(f"trace written to {path}"))
 
 
 def _rates(ceilings: Ceilings) -> str:

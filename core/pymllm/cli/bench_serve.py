@@ -6,24 +6,28 @@ import argparse
 import math
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from pymllm.cli.bench_offline import keep, lengths, say
+from pymllm.cli.bench_trace import busy_line
 from pymllm.cli.common import table
 from pymllm.errors import ConfigError
 
 if TYPE_CHECKING:
     from pymllm.bench.requests import Job
-    from pymllm.bench.serve import Target
+    from pymllm.bench.serve import Load, Target
     from pymllm.bench.serve_result import ServeResult
+    from pymllm.bench.server_profile import ServerProfile
     from pymllm.bench.streaming import Record
 
 ASKED = ("num_requests", "burstiness", "concurrency", "input_len", "output_len", "seed", "temperature")
 """Options that go into the results under their own names."""
 
 SHOWN_ERRORS = 3
+PROFILE_STEPS = 200
 
 
 def serve(args: argparse.Namespace) -> int:
@@ -34,6 +38,8 @@ def serve(args: argparse.Namespace) -> int:
     from pymllm.bench.serve import Target, find_model
     from pymllm.cli.chat_backends import api_key_of
 
+    if not args.profile and (args.profile_steps or args.profile_dir):
+        raise ConfigError("--profile-steps and --profile-dir have an effect only with --profile")
     check_writable(args.result_filename)
     check_writable(args.per_request)
     target = Target(_url(args), api_key_of(args.api_key), args.timeout)
@@ -66,17 +72,39 @@ def _measure(args: argparse.Namespace, target: Target, model: str) -> tuple[Serv
     from pymllm.bench import tables
     from pymllm.bench.results import run_metadata
     from pymllm.bench.serve_result import result_of, warnings_of
+    from pymllm.bench.server_profile import ServerProfile
 
     record = {**run_metadata("serve", args.run_name), **_asked(args, target, model)}
-    records, seconds = _run(args, target, model)
-    result = result_of(records, seconds, dict(args.slo))
+    profile = ServerProfile(args.profile_steps or PROFILE_STEPS, args.profile_dir) if args.profile else None
+    records, seconds, cpu_seconds = _run(args, target, model, profile)
+    result = result_of(records, seconds, cpu_seconds, dict(args.slo))
     warnings = warnings_of(result, records, paced=args.request_rate < math.inf, unshared=args.dataset is None)
     print(table(tables.serve_totals(result)) + "\n")
     print(table(tables.serve_rows(result), tables.SERVE_TITLE) + "\n", flush=True)
     for line in [*_error_lines(records), *warnings]:
         say(line)
-    keep(args, record, result, {"warnings": warnings})
+    traced = None if profile is None else _profiled(profile)
+    keep(args, record, result, {"warnings": warnings, "profile": traced})
     return result, records
+
+
+def _profiled(profile: ServerProfile) -> dict[str, Any]:
+    """Say what became of the profile; the field ``profile``."""
+    from pymllm.bench.gpu_use import gpu_use
+    from pymllm.bench.trace_file import read_trace
+
+    found: dict[str, Any] = {"trace": profile.trace, "error": profile.error, "gpus": None}
+    if profile.error is not None:
+        say(f"not profiled: {profile.error}")
+        return found
+    say("the server was profiled during this run, which slows it down: do not compare these figures with others")
+    if profile.trace is None or not Path(profile.trace).is_file():
+        say(f"the trace is on the server's machine, {profile.trace or 'it did not say where'}")
+        return found
+    uses = gpu_use(read_trace(Path(profile.trace)))
+    lines = [f"{busy_line(use)}; see 'pymllm bench trace'" for use in uses] or ["it holds no work of a GPU"]
+    say(f"trace: {profile.trace}\n" + "\n".join(lines))
+    return {**found, "gpus": {str(use.device): use.busy_share for use in uses}}
 
 
 def _with_load(args: argparse.Namespace, record: Record) -> dict[str, Any]:
@@ -93,7 +121,7 @@ def _url(args: argparse.Namespace) -> str:
     return str(url)
 
 
-def _run(args: argparse.Namespace, target: Target, model: str) -> tuple[list[Record], float]:
+def _run(args: argparse.Namespace, target: Target, model: str, profile: ServerProfile | None) -> Load:
     from tqdm import tqdm
 
     from pymllm.bench.requests import arrivals
@@ -103,7 +131,13 @@ def _run(args: argparse.Namespace, target: Target, model: str) -> tuple[list[Rec
     schedule = arrivals(len(jobs), args.request_rate, args.burstiness, args.seed)
     with tqdm(total=len(jobs), unit="request", disable=not sys.stderr.isatty(), dynamic_ncols=True) as bar:
         return run_load(
-            target, jobs, schedule, warm_up=warm_up, concurrency=args.concurrency, done=lambda: bar.update()
+            target,
+            jobs,
+            schedule,
+            warm_up=warm_up,
+            concurrency=args.concurrency,
+            done=lambda: bar.update(),
+            profile=profile,
         )
 
 

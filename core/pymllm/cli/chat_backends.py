@@ -63,15 +63,15 @@ class LocalBackend(ChatBackend):
         self._llm = LLM.from_config(config, progress=progress)
         self.name = served_name(self._llm.frontend.model_name, config.server.model_name)
         try:
-            self._llm.frontend.chat_ids([{"role": "user", "content": "hello"}])
+            self._llm.read_chat([{"role": "user", "content": "hello"}])
         except RequestError:
             self.close()
             raise
 
     def reply(self, messages: Messages, params: SamplingParams) -> Iterator[Piece]:
-        ids = self._llm.frontend.chat_ids(messages)
-        yield Piece(prompt=len(ids))
-        with closing(self._llm.stream(ids, params)) as deltas:  # type: ignore[type-var]
+        prompt = self._llm.read_chat(messages)
+        yield Piece(prompt=len(prompt.token_ids))
+        with closing(self._llm.stream(prompt, params)) as deltas:  # type: ignore[type-var]
             for index, delta in enumerate(deltas):
                 if delta.error is not None:
                     raise ChatError(delta.error)

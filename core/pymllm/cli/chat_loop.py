@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 
+from pymllm.cli.chat_media import KINDS, read_command
 from pymllm.cli.chat_session import HELP, ChatSession
 from pymllm.cli.chat_terminal import Terminal
 from pymllm.errors import EngineDeadError, PymllmError, RequestError
@@ -87,6 +88,13 @@ def _carry_out(session: ChatSession, terminal: Terminal, text: str) -> None:
         terminal.note(session.set(argument))
     elif command == "save":
         terminal.note(session.save(argument))
+    elif command in KINDS:
+        part, text = read_command(command, argument)
+        session.attached.append(part)
+        if text:
+            _show(session, terminal, session.say(text))
+        else:
+            terminal.note(f"the {command} goes with the next message")
     elif command == "regen":
         _show(session, terminal, session.regenerate())
     else:

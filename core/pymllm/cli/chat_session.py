@@ -19,6 +19,8 @@ HELP = """\
 /help                 this list
 /system TEXT          set the system message (without TEXT: remove it)
 /set temperature=0.2  set a sampling value, any field of SamplingParams (without one: show; "name=": unset)
+/image FILE [TEXT]    attach a picture to the next message, or to TEXT, which is sent
+/video FILE [TEXT]    the same with a video
 /regen                answer the last message again
 /reset                forget the conversation
 /save FILE            write the conversation as JSON
@@ -53,12 +55,14 @@ class Footer:
 
 
 class ChatSession:
-    """messages: without the system message, alternating user and assistant. settings: SamplingParams fields."""
+    """messages: without the system message, alternating user and assistant. attached: content parts that go with the
+    next message. settings: SamplingParams fields."""
 
     def __init__(self, backend: ChatBackend, *, system: str | None = None) -> None:
         self._backend = backend
         self.system = system or None
-        self.messages: list[dict[str, str]] = []
+        self.messages: list[dict[str, Any]] = []
+        self.attached: list[dict[str, Any]] = []
         self.settings: dict[str, Any] = {}
         self.footer = Footer()
 
@@ -66,9 +70,11 @@ class ChatSession:
         """Add a user message and stream the answer, which joins the conversation.
 
         Closing the iterator stops the answer; what was said so far stays. If nothing was said, because of
-        that or because of a PymllmError, the conversation is as it was before.
+        that or because of a PymllmError, the conversation is as it was before, without what was attached.
         """
-        return self._answer([*self.messages, {"role": "user", "content": text}])
+        attached, self.attached = self.attached, []
+        content: Any = [*attached, {"type": "text", "text": text}] if attached else text
+        return self._answer([*self.messages, {"role": "user", "content": content}])
 
     def regenerate(self) -> Iterator[str]:
         """Stream another answer in place of the last one. Raises RequestError if nothing was said yet."""
@@ -76,7 +82,7 @@ class ChatSession:
             raise RequestError("there is nothing to answer again")
         return self._answer(self.messages[:-1])
 
-    def _answer(self, messages: list[dict[str, str]]) -> Iterator[str]:
+    def _answer(self, messages: list[dict[str, Any]]) -> Iterator[str]:
         said: list[str] = []
         complete = False
         try:
@@ -89,7 +95,7 @@ class ChatSession:
             if said or complete:
                 self.messages = [*messages, {"role": "assistant", "content": "".join(said)}]
 
-    def _stream(self, messages: list[dict[str, str]]) -> Iterator[str]:
+    def _stream(self, messages: list[dict[str, Any]]) -> Iterator[str]:
         footer = self.footer = Footer()
         system = [{"role": "system", "content": self.system}] if self.system else []
         start, first = time.perf_counter(), None
@@ -125,7 +131,7 @@ class ChatSession:
 
     def reset(self) -> None:
         """Forget the conversation; the system message and the settings stay."""
-        self.messages = []
+        self.messages, self.attached = [], []
 
     def save(self, file: str) -> str:
         """Write the conversation as JSON; returns what to say. Raises RequestError if that is not possible."""

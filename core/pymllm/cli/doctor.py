@@ -68,12 +68,20 @@ def _try(registry: Registry, state: PluginState, devices: Sequence[str]) -> tupl
     kind, name = state.info.kind, state.info.name
     try:
         spec = registry.load(kind, name)
-        registry.factory(kind, name, spec)
+        factory = registry.factory(kind, name, spec)
         if kind == "attention":
-            return _probe(registry, name, spec, devices)  # type: ignore[arg-type]
+            usable, note = _probe(registry, name, spec, devices)  # type: ignore[arg-type]
+            return usable, note + _kv_dtypes(factory)
     except PluginError as error:
         return False, str(error.__cause__ or error)  # the cause alone: the line already says which plugin
     return True, spec.summary or "it can be imported"
+
+
+def _kv_dtypes(factory: Any) -> str:
+    """What a backend declares that its cache can be kept as."""
+    capabilities = getattr(factory, "capabilities", None)
+    kinds = sorted(kind.value for kind in getattr(capabilities, "kv_dtypes", ()))
+    return f"; attention.kv_dtype: {', '.join(kinds)}" if kinds else ""
 
 
 def _probe(registry: Registry, name: str, spec: AttentionSpec, devices: Sequence[str]) -> tuple[bool, str]:

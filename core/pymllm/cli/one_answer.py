@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pymllm.config import Config
-    from pymllm.frontend.generation import Delta
+    from pymllm.frontend.generation import Delta, PlacedPrompt
     from pymllm.llm import LLM
     from pymllm.sampling import SamplingParams
 
@@ -24,9 +24,10 @@ def answer_one(config: Config, args: argparse.Namespace, params: SamplingParams)
 
     prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
     with LLM.from_config(config, progress=not args.quiet and sys.stderr.isatty()) as llm:
-        ids = _prompt_ids(llm, prompt, args)
-        deltas = llm.stream(ids, params)
-        timing = Timing(len(ids))
+        start = time.perf_counter()
+        placed = _prompt(llm, prompt, args)
+        deltas = llm.stream(placed, params)
+        timing = Timing(len(placed.token_ids), start)
         try:
             for delta in deltas:
                 timing.add(delta)
@@ -42,31 +43,32 @@ def answer_one(config: Config, args: argparse.Namespace, params: SamplingParams)
     return 0
 
 
-def _prompt_ids(llm: LLM, prompt: str, args: argparse.Namespace) -> list[int]:
-    """A chat message where the model has a template. Raises RequestError."""
+def _prompt(llm: LLM, prompt: str, args: argparse.Namespace) -> PlacedPrompt:
+    """A chat message, media before its text, where the model has a template. Raises RequestError."""
+    images, videos = args.image or [], args.video or []
     templated = llm.tokenizer is not None and bool(llm.tokenizer.chat_template)
     if args.raw or (not templated and args.system is None):
-        return llm.frontend.encode(prompt)
-    messages: list[dict[str, Any]] = [{"role": "user", "content": prompt}]
+        return llm.place({"prompt": prompt, "images": images, "videos": videos})
+    media = [*({"type": "image", "image": one} for one in images), *({"type": "video", "video": one} for one in videos)]
+    content: Any = [*media, {"type": "text", "text": prompt}] if media else prompt
+    messages: list[dict[str, Any]] = [{"role": "user", "content": content}]
     if args.system is not None:
         messages.insert(0, {"role": "system", "content": args.system})
-    return llm.frontend.chat_ids(messages)
+    return llm.read_chat(messages)
 
 
 @dataclass
 class Timing:
-    """How fast one answer came, from the moment this was made; seconds of time.perf_counter()."""
+    """How fast one answer came; seconds of time.perf_counter(). start: when it was asked for."""
 
     prompt_tokens: int
+    start: float
     tokens: int = 0
     cached: int = 0
     first: float | None = None
     last: float = 0.0
     finish_reason: str | None = None
     error: str | None = None
-
-    def __post_init__(self) -> None:
-        self.start = time.perf_counter()
 
     def add(self, delta: Delta) -> None:
         """Note what arrived, now."""

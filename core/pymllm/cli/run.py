@@ -19,6 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_arguments(parser)
     instead = parser.add_argument_group("instead of serving")
     instead.add_argument("--prompt", metavar="TEXT", help="answer TEXT on standard output; - reads standard input")
+    instead.add_argument("--image", metavar="FILE", action="append", help="picture to the prompt; may be repeated")
+    instead.add_argument("--video", metavar="FILE", action="append", help="video to the prompt; may be repeated")
     instead.add_argument("--system", metavar="TEXT", help="system message, with --prompt")
     instead.add_argument("--raw", action="store_true", help="continue the prompt as it is, without the chat template")
     instead.add_argument("--batch", metavar="IN.jsonl", help="answer every line of a file")
@@ -73,7 +75,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.raw and args.system is not None:
         raise ConfigError("--system needs the chat template, which --raw turns off")
     needs: dict[str, tuple[str, ...]] = {
-        "prompt": ("system", "raw"),
+        "prompt": ("image", "video", "system", "raw"),
         "batch": ("output", "force"),
         "prompt or --batch": (*SAMPLING_OPTIONS, "quiet"),
     }

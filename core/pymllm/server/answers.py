@@ -10,8 +10,9 @@ from functools import partial
 
 from pymllm.errors import EngineDeadError
 from pymllm.frontend.frontend import Frontend, Generation
-from pymllm.frontend.generation import Delta
+from pymllm.frontend.generation import Delta, PlacedPrompt
 from pymllm.sampling import SamplingParams
+from pymllm.server.mailbox import Mailbox
 from pymllm.server.metrics import AnswerClock, Metrics
 from pymllm.server.protocol.errors import ApiError
 
@@ -22,20 +23,24 @@ Arrival = tuple[int, Delta]
 class Answers:
     """All answers (prompts times n) of one HTTP request.
 
-    Lives on the event loop; only ``_deliver`` runs elsewhere. Iterating yields the deltas in the order they
-    came, until every answer has ended. ``close`` may be called in any phase and any number of times: what
-    is still open is then aborted, once.
+    Lives on the event loop; deltas come through its mailbox. ``close`` may be called in any phase and any
+    number of times: what is still open is then aborted, once.
     """
 
-    def __init__(self, id: str, count: int, metrics: Metrics, on_settled: Callable[[str], None]) -> None:
-        """count: answers asked for. on_settled: called once, when the engine holds nothing of it any more."""
+    def __init__(
+        self, id: str, count: int, metrics: Metrics, mailbox: Mailbox, on_settled: Callable[[str], None]
+    ) -> None:
+        """count: answers asked for. mailbox: of the event loop. on_settled: called once, when the engine holds
+        nothing of it any more."""
         self.id = id
         self.count = count
         self._metrics = metrics
         self._on_settled = on_settled
         self._arrived_at = time.monotonic()
-        self._queue: asyncio.Queue[Arrival] = asyncio.Queue()
-        self._loop = asyncio.get_running_loop()
+        self._mailbox = mailbox
+        self._reader: asyncio.Future[None] | None = None
+        self._unread: dict[tuple[int, int], Delta] = {}
+        self._error: str | None = None
         self._generations: list[Generation] = []
         self._clocks: dict[tuple[int, int], AnswerClock] = {}
         self._expected = 0
@@ -46,7 +51,7 @@ class Answers:
 
     async def start(
         self,
-        prompts: Sequence[list[int]],
+        prompts: Sequence[list[int] | PlacedPrompt],
         params: Sequence[SamplingParams],
         frontend: Frontend,
         *,
@@ -55,20 +60,23 @@ class Answers:
     ) -> None:
         """Hand the tokenized prompts to the engine. Raises RequestError or EngineDeadError; the caller closes."""
         self._frontend = frontend
-        for index, (token_ids, sampling) in enumerate(zip(prompts, params)):
-            self._start_one(index, token_ids, sampling, priority, namespace)
+        for index, (prompt, sampling) in enumerate(zip(prompts, params)):
+            self._start_one(index, prompt, sampling, priority, namespace)
             if index % 16 == 15:  # a large batch must not hold up the streams of others
                 await asyncio.sleep(0)
         self._complete = True
         if self._abort_wanted:
             self._abort_open()
+        self._settle()
 
-    def _start_one(self, index: int, ids: list[int], params: SamplingParams, priority: int, namespace: str) -> None:
+    def _start_one(
+        self, index: int, prompt: list[int] | PlacedPrompt, params: SamplingParams, priority: int, namespace: str
+    ) -> None:
         assert self._frontend is not None
         generation = self._frontend.start(
-            ids,
+            prompt,
             params,
-            partial(self._deliver, index),
+            partial(self._mailbox.post, self._arrive, index),  # on the engine client's thread
             request_id=f"{self.id}-{index}",
             priority=priority,
             namespace=namespace,
@@ -76,15 +84,23 @@ class Answers:
         self._generations.append(generation)
         self._expected += params.n
 
-    async def __aiter__(self) -> AsyncIterator[Arrival]:
+    async def batches(self) -> AsyncIterator[list[Arrival]]:
+        """What has come since the last time, one delta for each answer that has news, until all have ended. Whoever
+        reads slowly gets several tokens in a delta. Raises ApiError once an answer ended with an error."""
         ended = 0
         while ended < self._expected:
-            arrival = await self._queue.get()
-            delta = arrival[1]
-            if delta.error is not None:
-                raise self._failure(delta.error)
-            ended += delta.finish_reason is not None
-            yield arrival
+            if not self._unread and self._error is None:
+                self._reader = self._mailbox.loop.create_future()
+                await self._reader
+            unread, self._unread = self._unread, {}
+            arrivals = []
+            for (prompt, _), delta in unread.items():
+                arrivals.append((prompt, delta))
+                ended += delta.finish_reason is not None
+            if arrivals:
+                yield arrivals
+            if self._error is not None:
+                raise self._failure(self._error)
 
     def _failure(self, sentence: str) -> ApiError:
         if self._frontend is not None and not self._frontend.client.alive:
@@ -113,19 +129,28 @@ class Answers:
             with suppress(EngineDeadError):  # then the client ends everything with an error
                 generation.abort()
 
-    def _deliver(self, prompt: int, delta: Delta) -> None:
-        with suppress(RuntimeError):  # the loop is closed: the server has ended
-            self._loop.call_soon_threadsafe(self._arrive, prompt, delta)
-
     def _arrive(self, prompt: int, delta: Delta) -> None:
-        clock = self._clocks.get((prompt, delta.index))
+        key = (prompt, delta.index)
+        clock = self._clocks.get(key)
         if clock is None:
-            clock = self._clocks[prompt, delta.index] = AnswerClock(self._metrics, self._arrived_at)
+            clock = self._clocks[key] = AnswerClock(self._metrics, self._arrived_at)
         clock.observe(delta)
-        self._finished += delta.finish_reason is not None
         if not self._closed:
-            self._queue.put_nowait((prompt, delta))
-        self._settle()
+            self._keep(key, delta)
+        if delta.finish_reason is not None:
+            self._finished += 1
+            self._settle()
+
+    def _keep(self, key: tuple[int, int], delta: Delta) -> None:
+        """Keep news until they are read."""
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+        if delta.error is not None:
+            self._error = self._error or delta.error
+        elif key in self._unread:
+            self._unread[key].absorb(delta)
+        else:
+            self._unread[key] = delta
 
     def _settle(self) -> None:
         over = (self._complete or self._closed) and self._finished >= self._expected

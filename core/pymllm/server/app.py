@@ -17,10 +17,12 @@ from pymllm.server.protocol.chat import ChatRequest
 from pymllm.server.protocol.completions import CompletionRequest
 from pymllm.server.protocol.errors import ApiError
 from pymllm.server.protocol.native import AbortRequest, GenerateRequest
+from pymllm.server.protocol.profile import StartProfileRequest, StopProfileRequest
 from pymllm.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from pymllm.server.routes.chat import chat
 from pymllm.server.routes.completions import complete
 from pymllm.server.routes.native import abort, generate
+from pymllm.server.routes.profile import start_profile, stop_profile
 from pymllm.server.routes.status import status_routes
 from pymllm.server.routes.tokenize import detokenize, tokenize
 from pymllm.server.state import ServerState
@@ -57,6 +59,8 @@ def _post_routes(state: ServerState) -> dict[str, Endpoint]:
         "/v1/abort": post(state, AbortRequest, abort),
         "/tokenize": post(state, TokenizeRequest, tokenize),
         "/detokenize": post(state, DetokenizeRequest, detokenize),
+        "/start_profile": post(state, StartProfileRequest, start_profile),
+        "/stop_profile": post(state, StopProfileRequest, stop_profile),
     }
 
 

@@ -71,10 +71,11 @@ async def collect(answers: Answers, prompts: Sequence[list[int]], counts: Sequen
     wholes = [[Whole() for _ in range(n)] for n in counts]
     prompt_logprobs: list[list[TokenLogprobs | None] | None] = [None] * len(prompts)
     usage = Usage(sum(map(len, prompts)))
-    async for prompt, delta in answers:
-        whole = wholes[prompt][delta.index]
-        usage.add(prompt, delta, first=not whole.started)
-        whole.add(delta)
-        if delta.prompt_logprobs is not None:
-            prompt_logprobs[prompt] = delta.prompt_logprobs
+    async for arrivals in answers.batches():
+        for prompt, delta in arrivals:
+            whole = wholes[prompt][delta.index]
+            usage.add(prompt, delta, first=not whole.started)
+            whole.add(delta)
+            if delta.prompt_logprobs is not None:
+                prompt_logprobs[prompt] = delta.prompt_logprobs
     return Collected(wholes, prompt_logprobs, usage)

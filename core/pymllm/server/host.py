@@ -94,7 +94,7 @@ class Host:
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)
             self.state.shutdown()
-            await asyncio.to_thread(self.state.frontend.client.close)
+            await asyncio.to_thread(self.state.frontend.close)
         return self._status
 
     def stop(self) -> None:
@@ -163,7 +163,7 @@ class Host:
         """Replace the dead engine; False when that failed."""
         log.warning("the engine has died; starting a new one")
         try:
-            await asyncio.to_thread(self.state.frontend.client.close)
+            await asyncio.to_thread(self.state.frontend.close)
             self.state.frontend = await _in_daemon(self._launch)
         except PymllmError as error:
             log.error("the engine cannot be restarted: %s", error)

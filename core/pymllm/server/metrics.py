@@ -72,12 +72,14 @@ class AnswerClock:
 
     def observe(self, delta: Delta) -> None:
         """Take note of news of this answer."""
+        self._tokens += len(delta.token_ids)
+        if self._first is not None and delta.finish_reason is None:
+            return
         now = time.monotonic()
         if delta.token_ids and self._first is None:
             self._first = now
             self._metrics.first_token.observe(now - self._arrived)
             self._metrics.queue.observe(delta.queue_seconds)
-        self._tokens += len(delta.token_ids)
         if delta.finish_reason is None:
             return
         self._metrics.finished.labels(delta.finish_reason).inc()

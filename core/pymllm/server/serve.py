@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
+import gc
 import logging
 import socket
 
@@ -11,6 +11,7 @@ from pymllm.config import Config, ServerConfig
 from pymllm.errors import ConfigError
 from pymllm.frontend.frontend import Frontend
 from pymllm.frontend.launch import launch_frontend
+from pymllm.server.exposure import is_exposed
 from pymllm.server.host import Host
 
 log = logging.getLogger(__name__)
@@ -29,8 +30,16 @@ def serve(config: Config) -> int:
 
     warn_if_exposed(config.server)
     with listener(config.server) as bound:
-        host = Host(launch(), config, bound, launch)
-        return asyncio.run(host.run())
+        return run(Host(launch(), config, bound, launch))
+
+
+def run(host: Host) -> int:
+    """Serve until stopped; returns the exit status. It is what this process does from now on: Python's garbage
+    collector never looks again at what is there by now, or it would go through all of torch now and then and hold up
+    every stream for a tenth of a second."""
+    gc.collect()
+    gc.freeze()
+    return asyncio.run(host.run())
 
 
 def listener(config: ServerConfig) -> socket.socket:
@@ -54,12 +63,5 @@ def listener(config: ServerConfig) -> socket.socket:
 
 def warn_if_exposed(config: ServerConfig) -> None:
     """Log a warning when other machines can reach the server and it asks for no key."""
-    if config.api_key is None and not _is_local(config.host):
+    if is_exposed(config):
         log.warning("server.host %s is reachable from other machines and server.api_key is not set", config.host)
-
-
-def _is_local(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from pymllm.frontend.generation import Delta
+from pymllm.server.answers import Answers
 from pymllm.server.protocol.errors import as_api_error
 
 log = logging.getLogger(__name__)
@@ -24,29 +26,34 @@ def event(data: Any) -> bytes:
     return b"data: " + msgspec.json.encode(data) + b"\n\n"
 
 
-class EventStream(Response):
-    """Sends what ``chunks`` yields as events, then ``[DONE]``; an exception becomes a last event with an
-    error object. When the client goes away, at whatever point, the iterator is cancelled.
+class ChunkWriter(Protocol):
+    """Makes the chunks of a streamed response, which msgspec can encode."""
 
-    on_end: called exactly once when the response is over, for whatever reason.
+    def news(self, prompt: int, delta: Delta) -> Iterable[Any]:
+        """What is to be sent for news of an answer to prompt number ``prompt``."""
+        ...
+
+    def end(self) -> Iterable[Any]:
+        """What is to be sent once all answers have ended."""
+        ...
+
+
+class EventStream(Response):
+    """Sends the chunks of answers as events, then ``[DONE]``; a failure becomes a last event with an error
+    object. Whatever has come while the last events were sent goes out together. When the response is over,
+    for whatever reason and at whatever point, the answers are closed.
+
     on_error: gets the error kind of a stream that failed midway (its status line said 200).
     """
 
     media_type = "text/event-stream"
 
-    def __init__(
-        self,
-        chunks: AsyncIterator[Any],
-        *,
-        id: str,
-        on_end: Callable[[], None],
-        on_error: Callable[[str], None],
-    ) -> None:
+    def __init__(self, answers: Answers, writer: ChunkWriter, *, on_error: Callable[[str], None]) -> None:
         self.status_code = 200
         self.background = None
-        self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no", "X-Request-Id": id})
-        self._chunks = chunks
-        self._on_end = on_end
+        self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no", "X-Request-Id": answers.id})
+        self._answers = answers
+        self._writer = writer
         self._on_error = on_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -58,7 +65,7 @@ class EventStream(Response):
             for task in (pump, watch):
                 task.cancel()
             await asyncio.gather(pump, watch, return_exceptions=True)
-            self._on_end()
+            self._answers.close()
 
     async def _pump(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -67,17 +74,19 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _events(self) -> AsyncIterator[bytes]:
+        news = self._writer.news
         try:
-            async for chunk in self._chunks:
-                yield event(chunk)
+            async for arrivals in self._answers.batches():
+                data = b"".join([event(chunk) for prompt, delta in arrivals for chunk in news(prompt, delta)])
+                if data:
+                    yield data
+            yield b"".join(map(event, self._writer.end())) + DONE
         except Exception as error:
             known = as_api_error(error)
             if known.status == 500:
                 log.error("a stream failed", exc_info=error)
             self._on_error(known.kind)
             yield event(known.body())
-            return
-        yield DONE
 
 
 async def client_gone(receive: Receive) -> None:

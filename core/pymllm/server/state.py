@@ -15,6 +15,7 @@ from pymllm.config import ServerConfig
 from pymllm.errors import EngineDeadError, QueueFullError, RequestError
 from pymllm.frontend.frontend import Frontend
 from pymllm.server.answers import Answers
+from pymllm.server.mailbox import Mailbox
 from pymllm.server.metrics import Metrics
 from pymllm.server.protocol.errors import ApiError
 from pymllm.server.token_text import TokenTexts
@@ -39,6 +40,7 @@ class ServerState:
         self.draining = False
         self.metrics = Metrics(lambda: self.frontend.client, {"model": self.model_name, "version": __version__})
         self._open: dict[str, Answers] = {}
+        self._mailbox: Mailbox | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self._threads = ThreadPoolExecutor(FRONTEND_THREADS, thread_name_prefix="pymllm-frontend")
@@ -86,10 +88,19 @@ class ServerState:
         if id is not None and id in self._open:
             raise RequestError(f"request id '{id}' is in use", "request_id")
         self._check_queue(count)
-        answers = Answers(id or f"{prefix}{uuid.uuid4().hex}", count, self.metrics, self._forget)
+        answers = Answers(
+            id or f"{prefix}{uuid.uuid4().hex}", count, self.metrics, self._running_mailbox(), self._forget
+        )
         self._open[answers.id] = answers
         self._idle.clear()
         return answers
+
+    def _running_mailbox(self) -> Mailbox:
+        """The mailbox of the loop that runs the app."""
+        loop = asyncio.get_running_loop()
+        if self._mailbox is None or self._mailbox.loop is not loop:
+            self._mailbox = Mailbox(loop)
+        return self._mailbox
 
     def _check_queue(self, count: int) -> None:
         """An idle server takes any single request, however many answers it asks for."""

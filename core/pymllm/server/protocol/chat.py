@@ -16,7 +16,7 @@ _NONE: tuple[Any, ...] = ()
 
 
 class Message(Body):
-    """One message. Content parts other than text need a multimodal model and are refused by type."""
+    """One message. The frontend, which knows whether the model takes images, reads its parts."""
 
     unsupported: ClassVar[Neutral] = {
         "tool_calls": ([],),
@@ -34,34 +34,16 @@ class Message(Body):
 
     @field_validator("content")
     @classmethod
-    def _text_only(cls, content: Any) -> str | None:
-        if content is None or isinstance(content, str):
+    def _text_or_parts(cls, content: Any) -> Any:
+        if content is None or isinstance(content, (str, list)):
             return content
-        if not isinstance(content, list):
-            raise RequestError("must be a string or a list of parts")
-        return "\n".join(_part_text(part, i) for i, part in enumerate(content))
+        raise RequestError("must be a string or a list of parts")
 
     def for_template(self) -> dict[str, Any]:
         """As the frontend takes it; it checks which roles need content."""
         given = {"role": self.role, "content": self.content}
         optional = {"name": self.name, "reasoning_content": self.reasoning_content}
         return given | {key: value for key, value in optional.items() if value is not None}
-
-
-def _part_text(part: Any, index: int) -> str:
-    if not isinstance(part, dict):
-        raise RequestError("must be an object", f"[{index}]")
-    if part.get("type") != "text":
-        raise RequestError(
-            f"content of type {part.get('type')!r:.40} is not supported by this model", f"[{index}].type"
-        )
-    text = part.get("text")
-    unknown = sorted(part.keys() - {"type", "text"})
-    if unknown:
-        raise RequestError("unknown field", f"[{index}].{unknown[0]:.40}")
-    if not isinstance(text, str):
-        raise RequestError("must be a string", f"[{index}].text")
-    return text
 
 
 class TemplateBody(Body):
@@ -83,7 +65,7 @@ class TemplateBody(Body):
         return self
 
     def template_arguments(self) -> dict[str, Any]:
-        """Keyword arguments of ``Frontend.chat_ids``."""
+        """Keyword arguments of ``Frontend.read_chat``."""
         generation = not self.continue_final_message
         if self.add_generation_prompt is not None:
             generation = self.add_generation_prompt

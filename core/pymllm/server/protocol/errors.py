@@ -9,7 +9,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from pymllm.errors import EngineDeadError, QueueFullError, RequestError
+from pymllm.errors import ConflictError, EngineDeadError, QueueFullError, RequestError
 
 RETRY_SECONDS = 1
 """Value of Retry-After on 429 and 503: a queue of short requests moves within about a second."""
@@ -71,6 +71,8 @@ def as_api_error(error: BaseException) -> ApiError:
         return error
     if isinstance(error, RequestError):
         return ApiError(400, str(error), param=error.field)
+    if isinstance(error, ConflictError):
+        return ApiError(409, str(error), code="conflict")
     retry = {"Retry-After": str(RETRY_SECONDS)}
     if isinstance(error, QueueFullError):
         return ApiError(429, str(error), code="queue_full", headers=retry)

@@ -9,8 +9,10 @@ from pydantic import Field, model_validator
 
 from pymllm.errors import RequestError
 from pymllm.frontend.generation import Prompt
+from pymllm.media import Reference
 from pymllm.sampling import SamplingParams
 from pymllm.server.protocol.base import Body, Neutral, parse, renamed
+from pymllm.server.protocol.media import media_of
 from pymllm.server.protocol.prompts import as_prompts, as_token_ids
 from pymllm.server.protocol.sampling import check_count, checked_id, stop_strings, token_bias
 
@@ -72,13 +74,13 @@ class NativeSampling(Body):
 class GenerateRequest(Body):
     """The body of /generate: one prompt or a batch.
 
-    text or input_ids: the prompts. rid: id of the request (a batch's members are RID-0, RID-1 ...).
+    text or input_ids: the prompts. image_data, video_data: a URL, a data: URL or a path, or several, for each of which
+    the prompt holds a placeholder token; of a batch, a list with an entry (or null) for each prompt.
+    rid: id of the request (a batch's members are RID-0, RID-1 ...).
     logprob_start_len: with return_logprob, prompt log-probabilities from this position on; -1 is none.
     """
 
     unsupported: ClassVar[Neutral] = {
-        "image_data": ([],),
-        "video_data": ([],),
         "audio_data": ([],),
         "input_embeds": (),
         "lora_path": (),
@@ -91,6 +93,8 @@ class GenerateRequest(Body):
     model: str = "default"
     text: Any = None
     input_ids: Any = None
+    image_data: Any = None
+    video_data: Any = None
     sampling_params: Any = None
     rid: str | None = Field(default=None, min_length=1, max_length=128)
     stream: bool = False
@@ -112,7 +116,7 @@ class GenerateRequest(Body):
             checked_id(self.rid)
         except RequestError as error:
             raise RequestError(str(error), "rid") from None
-        self.prompts()
+        self.references()
         return self
 
     @property
@@ -129,6 +133,15 @@ class GenerateRequest(Body):
         if isinstance(self.text, list) and not all(isinstance(one, str) for one in self.text):
             raise RequestError("text must be a string or a list of strings", "text")
         return as_prompts(self.text, "text")
+
+    def references(self) -> list[list[Reference]]:
+        """One list per prompt. Raises RequestError."""
+        count = len(self.prompts())
+        found: list[list[Reference]] = [[] for _ in range(count)]
+        for field, kind in (("image_data", "image_url"), ("video_data", "video_url")):
+            for references, more in zip(found, media_of(getattr(self, field), field, kind, self.batched, count)):
+                references += more
+        return found
 
     def params(self) -> list[SamplingParams]:
         """One per prompt. Raises RequestError that names the field."""

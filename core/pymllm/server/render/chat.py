@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pymllm.frontend.generation import Delta
-from pymllm.server.answers import Answers
 from pymllm.server.collect import Collected, Usage, Whole
 from pymllm.server.render.logprobs import chat_logprobs
 from pymllm.server.token_text import TokenTexts
@@ -36,32 +35,41 @@ def _choice(index: int, whole: Whole, texts: TokenTexts, logprobs: bool) -> dict
     }
 
 
-async def chat_chunks(
-    answers: Answers, model: str, prompt: Sequence[int], texts: TokenTexts, *, logprobs: bool, include_usage: bool
-) -> AsyncIterator[dict[str, Any]]:
+class ChatChunks:
     """The chunks of a streamed answer: each answer opens with its role and closes with its finish reason."""
-    usage = Usage(len(prompt))
-    opened: set[int] = set()
-    head = {
-        "id": answers.id,
-        "object": "chat.completion.chunk",
-        "created": int(time.time()),
-        "model": model,
-        "system_fingerprint": None,
-    }
-    if include_usage:
-        head["usage"] = None
-    async for _, delta in answers:
-        first = delta.index not in opened
-        usage.add(0, delta, first=first)
+
+    def __init__(
+        self, id: str, model: str, prompt: Sequence[int], texts: TokenTexts, *, logprobs: bool, include_usage: bool
+    ) -> None:
+        self._texts = texts
+        self._logprobs = logprobs
+        self._usage = Usage(len(prompt))
+        self._include_usage = include_usage
+        self._opened: set[int] = set()
+        self._head: dict[str, Any] = {
+            "id": id,
+            "object": "chat.completion.chunk",
+            "created": int(time.time()),
+            "model": model,
+            "system_fingerprint": None,
+            **({"usage": None} if include_usage else {}),
+        }
+
+    def news(self, prompt: int, delta: Delta) -> Iterator[dict[str, Any]]:
+        """See :class:`pymllm.server.sse.ChunkWriter`."""
+        first = delta.index not in self._opened
+        self._usage.add(prompt, delta, first=first)
         if first:
-            opened.add(delta.index)
+            self._opened.add(delta.index)
             role = {"role": "assistant", "content": ""}
-            yield {**head, "choices": [_chunk_choice(delta.index, role)]}
-        if delta.text or delta.finish_reason or (logprobs and delta.token_ids):
-            yield {**head, "choices": [_news(delta, texts, logprobs)]}
-    if include_usage:
-        yield {**head, "choices": [], "usage": usage.as_openai()}
+            yield {**self._head, "choices": [_chunk_choice(delta.index, role)]}
+        if delta.text or delta.finish_reason or (self._logprobs and delta.token_ids):
+            yield {**self._head, "choices": [_news(delta, self._texts, self._logprobs)]}
+
+    def end(self) -> Iterator[dict[str, Any]]:
+        """The usage, if it was asked for."""
+        if self._include_usage:
+            yield {**self._head, "choices": [], "usage": self._usage.as_openai()}
 
 
 def _news(delta: Delta, texts: TokenTexts, logprobs: bool) -> dict[str, Any]:

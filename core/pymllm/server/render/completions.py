@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from pymllm.engine.messages import TokenLogprobs
 from pymllm.frontend.generation import Delta
-from pymllm.server.answers import Answers, Arrival
 from pymllm.server.collect import Collected, Usage
 from pymllm.server.render.logprobs import CompletionLogprobs, prompt_logprobs
 from pymllm.server.token_text import TokenTexts
@@ -67,42 +66,54 @@ def text_completion(id: str, shape: CompletionShape, found: Collected) -> dict[s
     return {**shape.head(id), "choices": choices, "usage": found.usage.as_openai()}
 
 
-async def completion_chunks(
-    answers: Answers, shape: CompletionShape, *, include_usage: bool
-) -> AsyncIterator[dict[str, Any]]:
+class CompletionChunks:
     """The chunks of a streamed answer; with echo, each answer's first chunk holds the prompt."""
-    usage = Usage(sum(map(len, shape.prompts)))
-    writers: dict[tuple[int, int], _ChoiceWriter] = {}
-    scores: dict[int, list[TokenLogprobs | None]] = {}
-    head = {**shape.head(answers.id), **({"usage": None} if include_usage else {})}
-    async for prompt, received in _scored(answers, shape.needs_prompt_scores):
-        delta = shape.without_answer(received)
+
+    def __init__(self, id: str, shape: CompletionShape, *, include_usage: bool) -> None:
+        self._shape = shape
+        self._waits = shape.needs_prompt_scores
+        self._include_usage = include_usage
+        self._head = {**shape.head(id), **({"usage": None} if include_usage else {})}
+        self._usage = Usage(sum(map(len, shape.prompts)))
+        self._writers: dict[tuple[int, int], _ChoiceWriter] = {}
+        self._scores: dict[int, list[TokenLogprobs | None]] = {}
+        self._held: defaultdict[int, list[Delta]] = defaultdict(list)
+        self._ready: set[int] = set()
+
+    def news(self, prompt: int, delta: Delta) -> list[dict[str, Any]]:
+        """See :class:`pymllm.server.sse.ChunkWriter`."""
+        if not self._waits:
+            return self._written(prompt, self._shape.without_answer(delta))
+        released = self._released(prompt, delta)
+        return [chunk for one in released for chunk in self._written(prompt, self._shape.without_answer(one))]
+
+    def end(self) -> Iterator[dict[str, Any]]:
+        """The usage, if it was asked for."""
+        if self._include_usage:
+            yield {**self._head, "choices": [], "usage": self._usage.as_openai()}
+
+    def _released(self, prompt: int, delta: Delta) -> list[Delta]:
+        """What can be shown now: a prompt's other answers are held back until its first one has brought the
+        prompt's log-probabilities."""
+        if prompt in self._ready:
+            return [delta]
+        if delta.prompt_logprobs is None and not (delta.index == 0 and delta.finish_reason):
+            self._held[prompt].append(delta)
+            return []
+        self._ready.add(prompt)
+        return [delta, *self._held.pop(prompt, ())]
+
+    def _written(self, prompt: int, delta: Delta) -> list[dict[str, Any]]:
         if delta.prompt_logprobs is not None:
-            scores[prompt] = delta.prompt_logprobs
+            self._scores[prompt] = delta.prompt_logprobs
         key = (prompt, delta.index)
-        usage.add(prompt, delta, first=key not in writers)
-        writer = writers.get(key) or writers.setdefault(key, _ChoiceWriter(shape, *key))
-        if writer.has_news(delta):
-            yield {**head, "choices": [writer.write(delta, scores.get(prompt))]}
-    if include_usage:
-        yield {**head, "choices": [], "usage": usage.as_openai()}
-
-
-async def _scored(answers: Answers, wait: bool) -> AsyncIterator[Arrival]:
-    """The arrivals; with ``wait``, those of a prompt's other answers are held back until its first answer
-    has brought the prompt's log-probabilities."""
-    held: defaultdict[int, list[Delta]] = defaultdict(list)
-    known: set[int] = set()
-    async for prompt, delta in answers:
-        if not wait or prompt in known:
-            yield prompt, delta
-        elif delta.prompt_logprobs is None and not (delta.index == 0 and delta.finish_reason):
-            held[prompt].append(delta)
-        else:
-            known.add(prompt)
-            yield prompt, delta
-            for earlier in held.pop(prompt, ()):
-                yield prompt, earlier
+        writer = self._writers.get(key)
+        self._usage.add(prompt, delta, first=writer is None)
+        if writer is None:
+            writer = self._writers[key] = _ChoiceWriter(self._shape, *key)
+        if not writer.has_news(delta):
+            return []
+        return [{**self._head, "choices": [writer.write(delta, self._scores.get(prompt))]}]
 
 
 class _ChoiceWriter:
@@ -122,18 +133,20 @@ class _ChoiceWriter:
     def write(self, delta: Delta, scores: list[TokenLogprobs | None] | None) -> dict[str, Any]:
         shape, opens = self._shape, not self._opened
         self._opened = True
-        text, tokens, logprobs = delta.text, list(delta.token_ids), list[TokenLogprobs | None](delta.logprobs or ())
-        prompt = shape.prompts[self._prompt]
-        if opens and shape.echoes is not None:
-            text = shape.echoes[self._prompt] + text
-            tokens, logprobs = prompt + tokens, list(scores or ()) + logprobs
+        echo = shape.echoes[self._prompt] if opens and shape.echoes is not None else None
         choice: dict[str, Any] = {
             "index": self._number,
-            "text": text,
-            "logprobs": self._logprobs.chunk(tokens, logprobs) if shape.logprobs else None,
+            "text": delta.text if echo is None else echo + delta.text,
+            "logprobs": self._scored(delta, scores, with_prompt=echo is not None) if shape.logprobs else None,
             "finish_reason": delta.finish_reason,
             "stop_reason": delta.stop_reason,
         }
         if opens and shape.prompt_logprobs and scores is not None:
-            choice["prompt_logprobs"] = prompt_logprobs(shape.texts, prompt, scores)
+            choice["prompt_logprobs"] = prompt_logprobs(shape.texts, shape.prompts[self._prompt], scores)
         return choice
+
+    def _scored(self, delta: Delta, scores: list[TokenLogprobs | None] | None, *, with_prompt: bool) -> dict[str, Any]:
+        tokens, logprobs = delta.token_ids, list[TokenLogprobs | None](delta.logprobs or ())
+        if with_prompt:
+            tokens, logprobs = self._shape.prompts[self._prompt] + tokens, list(scores or ()) + logprobs
+        return self._logprobs.chunk(tokens, logprobs)

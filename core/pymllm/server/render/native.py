@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from pymllm.engine.messages import TokenLogprobs
-from pymllm.server.answers import Answers
+from pymllm.frontend.generation import Delta
 from pymllm.server.collect import Collected, Whole
 from pymllm.server.render.logprobs import finite
 from pymllm.server.token_text import TokenTexts
@@ -91,17 +91,29 @@ def native_answers(id: str, shape: NativeShape, found: Collected, *, batched: bo
     return results if batched or len(results) > 1 else results[0]
 
 
-async def native_chunks(answers: Answers, shape: NativeShape, *, batched: bool) -> AsyncIterator[dict[str, Any]]:
+class NativeChunks:
     """Each chunk holds an answer as far as it has come (text and ids grow), with its number in a batch."""
-    wholes: dict[tuple[int, int], Whole] = {}
-    scores: dict[int, list[TokenLogprobs | None]] = {}
-    numbered = batched or sum(shape.counts) > 1
-    async for prompt, delta in answers:
-        whole = wholes.setdefault((prompt, delta.index), Whole())
+
+    def __init__(self, id: str, shape: NativeShape, *, batched: bool) -> None:
+        self._id = id
+        self._shape = shape
+        self._numbered = batched or sum(shape.counts) > 1
+        self._wholes: dict[tuple[int, int], Whole] = {}
+        self._scores: dict[int, list[TokenLogprobs | None]] = {}
+
+    def news(self, prompt: int, delta: Delta) -> Iterator[dict[str, Any]]:
+        """See :class:`pymllm.server.sse.ChunkWriter`."""
+        shape = self._shape
+        whole = self._wholes.setdefault((prompt, delta.index), Whole())
         whole.add(delta)
         if delta.prompt_logprobs is not None:
-            scores[prompt] = delta.prompt_logprobs
-        chunk = shape.answer(shape.member(answers.id, prompt, delta.index), prompt, whole, scores.get(prompt))
-        if numbered:
+            self._scores[prompt] = delta.prompt_logprobs
+        member = shape.member(self._id, prompt, delta.index)
+        chunk = shape.answer(member, prompt, whole, self._scores.get(prompt))
+        if self._numbered:
             chunk["index"] = sum(shape.counts[:prompt]) + delta.index
         yield chunk
+
+    def end(self) -> Iterator[dict[str, Any]]:
+        """Nothing: the usage is in every chunk."""
+        return iter(())

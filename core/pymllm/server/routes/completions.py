@@ -10,7 +10,7 @@ from pymllm.server.collect import collect
 from pymllm.server.endpoint import json_response
 from pymllm.server.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
 from pymllm.server.protocol.sampling import fill_length
-from pymllm.server.render.completions import CompletionShape, completion_chunks, text_completion
+from pymllm.server.render.completions import CompletionChunks, CompletionShape, text_completion
 from pymllm.server.sse import EventStream
 from pymllm.server.state import ServerState
 
@@ -34,8 +34,8 @@ async def complete(state: ServerState, body: CompletionRequest) -> Response:
 
 async def _respond(state: ServerState, body: CompletionRequest, answers: Answers, shape: CompletionShape) -> Response:
     if body.stream:
-        chunks = completion_chunks(answers, shape, include_usage=body.include_usage)
-        return EventStream(chunks, id=answers.id, on_end=answers.close, on_error=state.count_error)
+        chunks = CompletionChunks(answers.id, shape, include_usage=body.include_usage)
+        return EventStream(answers, chunks, on_error=state.count_error)
     found = await collect(answers, shape.prompts, [shape.n] * len(shape.prompts))
     return json_response(text_completion(answers.id, shape, found), {"X-Request-Id": answers.id})
 

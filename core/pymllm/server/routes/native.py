@@ -6,13 +6,12 @@ import time
 
 from starlette.responses import Response
 
-from pymllm.frontend.frontend import Frontend
-from pymllm.frontend.generation import Prompt
 from pymllm.server.collect import collect
 from pymllm.server.endpoint import json_response
+from pymllm.server.media import read_prompts
 from pymllm.server.protocol.native import DEFAULT_MAX_TOKENS, AbortRequest, GenerateRequest
 from pymllm.server.protocol.sampling import fill_length
-from pymllm.server.render.native import NativeShape, native_answers, native_chunks
+from pymllm.server.render.native import NativeChunks, NativeShape, native_answers
 from pymllm.server.sse import EventStream
 from pymllm.server.state import ServerState
 
@@ -26,7 +25,8 @@ async def generate(state: ServerState, body: GenerateRequest) -> Response:
     frontend = state.frontend
     answers = state.admit("gen-", body.rid, sum(counts))
     try:
-        prompts = await state.in_thread(_tokenize, frontend, body.prompts())
+        placed = await read_prompts(state, frontend, body.prompts(), body.references())
+        prompts = [one.token_ids for one in placed]
         shape = NativeShape(
             texts=state.texts,
             prompts=prompts,
@@ -39,19 +39,16 @@ async def generate(state: ServerState, body: GenerateRequest) -> Response:
         )
         most = frontend.client.info.max_request_tokens
         params = [fill_length(one, len(ids), DEFAULT_MAX_TOKENS, most) for one, ids in zip(params, prompts)]
-        await answers.start(prompts, params, frontend, priority=body.priority)
+        await answers.start(placed, params, frontend, priority=body.priority)
+        del placed  # the pixels are the engine's from now on
         if body.stream:
-            chunks = native_chunks(answers, shape, batched=body.batched)
-            return EventStream(chunks, id=answers.id, on_end=answers.close, on_error=state.count_error)
+            chunks = NativeChunks(answers.id, shape, batched=body.batched)
+            return EventStream(answers, chunks, on_error=state.count_error)
         found = await collect(answers, prompts, counts)
         return json_response(native_answers(answers.id, shape, found, batched=body.batched))
     except BaseException:
         answers.close()
         raise
-
-
-def _tokenize(frontend: Frontend, prompts: list[Prompt]) -> list[list[int]]:
-    return [one if isinstance(one, list) else frontend.encode(one) for one in prompts]
 
 
 async def abort(state: ServerState, body: AbortRequest) -> Response:

@@ -91,6 +91,7 @@ def _facts(state: ServerState) -> dict[str, Any]:
     return {
         "model": state.model_name,
         "ready": state.ready is None,
+        "takes": ["text"] if state.frontend.media is None else ["text", "image", "video"],
         "versions": {"pymllm": __version__, "python": platform.python_version(), **_versions()},
         "plugins": plugins,
         "engine": info,

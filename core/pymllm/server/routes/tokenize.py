@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.responses import Response
 
 from pymllm.server.endpoint import json_response
+from pymllm.server.media import read_chat
 from pymllm.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from pymllm.server.state import ServerState
 
@@ -17,7 +18,7 @@ async def tokenize(state: ServerState, body: TokenizeRequest) -> Response:
         special = body.add_special_tokens is not False
         tokens = await state.in_thread(frontend.encode, body.prompt, special)
     else:
-        tokens = await state.in_thread(frontend.chat_ids, body.template_messages(), **body.template_arguments())
+        tokens = (await read_chat(state, frontend, body)).token_ids
     return json_response(
         {
             "count": len(tokens),

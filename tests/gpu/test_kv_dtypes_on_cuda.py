@@ -1,0 +1,81 @@
+"""An fp8 cache on a CUDA device: the answers of the reference backend on a CPU, with graphs, hits and preemption."""
+
+from __future__ import annotations
+
+import random
+from importlib.util import find_spec
+
+import pytest
+
+from engines import answers, greedy, run, start, tokens
+from pymllm.testing.tiny import make_tiny_checkpoint
+
+pytestmark = pytest.mark.gpu
+
+COUNT = 12
+VARIANTS = {
+    "default": {},
+    "no reuse": {"cache.plugin": "chunk"},
+    "budget 5": {"engine.max_batch_tokens": 5},
+    "preempting": {"engine.max_total_tokens": 128, "cache.page_size": 4, "cache.plugin": "chunk"},
+    "no graphs": {"engine.cuda_graphs": False},
+}
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    rng = random.Random(5)
+    shared = [rng.randrange(250) for _ in range(60)]
+    alone = [[rng.randrange(250) for _ in range(n)] for n in (1, 15, 16, 33, 90)]
+    return alone + [shared[:cut] + [rng.randrange(250) for _ in range(9)] for cut in (20, 48)]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return make_tiny_checkpoint(tmp_path_factory.mktemp("qwen3"), "qwen3", head_dim=64)
+
+
+@pytest.fixture(scope="module")
+def expected(checkpoint, prompts):
+    client = start(checkpoint, {"attention.plugin": "torch", "attention.kv_dtype": "fp8"})
+    try:
+        return answers(client, prompts, COUNT)
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize("attention", ["torch", "triton"])
+@pytest.mark.parametrize("overrides", VARIANTS.values(), ids=VARIANTS.keys())
+def test_answers_in_float32(checkpoint, prompts, expected, attention, overrides) -> None:
+    options = {"engine.device": "cuda", "attention.plugin": attention, "attention.kv_dtype": "fp8"}
+    client = start(checkpoint, {**options, **overrides})
+    try:
+        assert client.info.kv_dtype == "fp8"
+        assert answers(client, prompts, COUNT) == expected
+        assert answers(client, prompts, COUNT) == expected  # now with whatever is cached
+    finally:
+        client.close()
+
+
+@pytest.mark.parametrize("attention", ["triton", "flashinfer"])
+def test_half_precision_is_near_a_cache_of_16_bits(checkpoint, prompts, attention) -> None:
+    if attention == "flashinfer" and find_spec("flashinfer") is None:
+        pytest.skip("needs flashinfer-python")
+    found = {}
+    for kind in ("auto", "fp8"):
+        options = {"engine.device": "cuda", "model.dtype": "bfloat16", "attention.plugin": attention}
+        client = start(checkpoint, {**options, "attention.kv_dtype": kind})
+        try:
+            misses = run(client, prompts, greedy(COUNT, logprobs=1))
+            hits = run(client, prompts, greedy(COUNT, logprobs=1))
+            size = client.info.page_bytes
+        finally:
+            client.close()
+        assert [len(answer) for answer in tokens(misses) + tokens(hits)] == 2 * [COUNT] * len(prompts)
+        assert hits[4][0].cached_tokens == 80  # of 90 tokens, in pages of 16
+        first = [[one[0].logprobs[0].logprob for one in outputs] for outputs in (misses, hits)]
+        assert first[1] == pytest.approx(first[0], abs=0.15)
+        found[kind] = (first[0], size)
+    assert found["fp8"][1] * 2 == found["auto"][1]
+    assert found["fp8"][0] != found["auto"][0]
+    assert found["fp8"][0] == pytest.approx(found["auto"][0], abs=0.3)
