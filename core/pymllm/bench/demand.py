@@ -25,11 +25,14 @@ def kv_token_bytes(parts: Assembled) -> float:
 
 def streamed_weight_bytes(model: Model) -> int:
     """Bytes of the parameters and buffers that every step reads in full: all, tied ones once, without tables that
-    it looks single rows up in (rotations, and the embedding unless the head reads that very tensor)."""
-    looked_up = {id(table) for module in model.modules() for table in _tables(module)}
+    it looks single rows up in (rotations, and the embedding unless the head reads that very tensor), and without what
+    only encodes media."""
+    left_out = {id(table) for module in model.modules() for table in _tables(module)}
     heads = [module for module in model.modules() if isinstance(module, TiedHead) and not _has_copy(module)]
-    looked_up -= {id(head.embedding.weight) for head in heads}
-    read = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers()) if id(tensor) not in looked_up}
+    left_out -= {id(head.embedding.weight) for head in heads}
+    if model.media_tower is not None:
+        left_out |= {id(tensor) for tensor in (*model.media_tower.parameters(), *model.media_tower.buffers())}
+    read = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers()) if id(tensor) not in left_out}
     return sum(tensor.numel() * tensor.element_size() for tensor in read.values())
 
 
@@ -37,10 +40,13 @@ def prefill_flops(parts: Assembled, batch_size: int, length: int) -> int:
     """Operations of a prefill of ``batch_size`` prompts of ``length`` tokens: two for each weight of the linear layers
     and token, the head (whatever projects to the vocabulary) for the last token alone; and causal attention, four
     for each component of a query head and each of the L (L + 1) / 2 pairs of a token with itself or an earlier one."""
-    layers = [module for module in parts.model.modules() if isinstance(module, Linear)]
+    tower = parts.model.media_tower
+    apart = {id(module) for module in tower.modules()} if tower is not None else set()
+    modules = [module for module in parts.model.modules() if id(module) not in apart]
+    layers = [module for module in modules if isinstance(module, Linear)]
     heads = [layer for layer in layers if _is_head(layer, parts.info.vocab_size)]
     every, last = sum(map(_weights, layers)), sum(map(_weights, heads))
-    attention = [module for module in parts.model.modules() if isinstance(module, Attention)]
+    attention = [module for module in modules if isinstance(module, Attention)]
     components = sum(layer.heads * layer.head_dim for layer in attention)
     return batch_size * (2 * (every - last) * length + 2 * last + 2 * components * length * (length + 1))
 

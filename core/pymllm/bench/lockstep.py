@@ -12,6 +12,7 @@ from pymllm.engine.messages import EngineInfo, EngineRequest
 from pymllm.engine.plan import ItemResult, StepItem, StepPlan
 from pymllm.engine.request import Phase, Request
 from pymllm.errors import ConfigError
+from pymllm.frontend.generation import PlacedPrompt
 from pymllm.sampling import SamplingParams
 
 
@@ -45,19 +46,34 @@ class Lockstep:
     """
 
     def __init__(
-        self, parts: Assembled, prompts: Sequence[list[int]], output_len: int, sampling: SamplingParams, *, seed: int
+        self,
+        parts: Assembled,
+        prompts: Sequence[list[int] | PlacedPrompt],
+        output_len: int,
+        sampling: SamplingParams,
+        *,
+        seed: int,
     ) -> None:
         """sampling: with defaults filled. Raises ConfigError if the batch does not fit."""
         info = parts.info
         self._runner = parts.runner
         self._depth = 2 if parts.overlap else 1
-        self._input_len, self._output_len = len(prompts[0]), output_len
+        placed = [prompt if isinstance(prompt, PlacedPrompt) else PlacedPrompt(prompt) for prompt in prompts]
+        self._input_len, self._output_len = len(placed[0].token_ids), output_len
         length = self._input_len + output_len
         check_fits(info, len(prompts), length)
         pages = -(-length // info.page_size)
         self.requests = [
             Request(
-                EngineRequest(id=f"row-{row}", token_ids=prompt, sampling=sampling),
+                EngineRequest(
+                    id=f"row-{row}",
+                    token_ids=prompt.token_ids,
+                    sampling=sampling,
+                    media=prompt.media,
+                    inputs=prompt.inputs,
+                    positions=prompt.positions,
+                    position_delta=prompt.position_delta,
+                ),
                 serial=row,
                 seed=seed + row,
                 max_length=length,
@@ -65,7 +81,7 @@ class Lockstep:
                 slot=row,
                 pages=list(range(1 + row * pages, 1 + (row + 1) * pages)),
             )
-            for row, prompt in enumerate(prompts)
+            for row, prompt in enumerate(placed)
         ]
         self._chunks = _chunks(self.requests, info.max_batch_tokens)
 

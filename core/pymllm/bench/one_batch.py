@@ -25,6 +25,11 @@ bandwidth_share: bytes that a decode step must read at the mean context (:mod:`p
 median_decode_latency, as a share of the bandwidth. compute_share: the same for the operations of the prefill.
 
 With an output_len of 1, every field of decoding is null.
+
+With pictures (``--image``), every prompt holds them, as new ones: image_tokens of its input_len tokens stand for them.
+vit_prefill_ms: encoding the pictures of the whole batch, which lie on the device, alone. multimodal_prefill_ms,
+multimodal_prefill_throughput: prefill_latency and prefill_throughput, which then include sending and encoding them.
+Without pictures these are null; with them compute_share is.
 """
 
 from __future__ import annotations
@@ -38,14 +43,17 @@ from itertools import product
 from statistics import median
 
 import numpy as np
+import torch
 
 from pymllm.bench.ceilings import Ceilings, synchronize
 from pymllm.bench.demand import decode_bytes, kv_token_bytes, prefill_flops
 from pymllm.bench.lockstep import Lockstep, check_fits
+from pymllm.bench.pictures import Pictures, items
 from pymllm.bench.profile import Profiler
 from pymllm.bench.stats import Spread, Summary, spread, summarize
 from pymllm.bench.workload import unlike_prompts
 from pymllm.engine.assemble import Assembled
+from pymllm.frontend.generation import PlacedPrompt
 from pymllm.memory.device import peak_bytes
 from pymllm.sampling import SamplingParams
 
@@ -55,7 +63,7 @@ PROFILED_DECODES = 8
 
 @dataclass(frozen=True)
 class OneBatchOptions:
-    """What to measure; see the module."""
+    """What to measure; see the module. input_len: none with pictures: the prompt as it is."""
 
     batch_size: Sequence[int]
     input_len: Sequence[int]
@@ -98,7 +106,11 @@ class OneBatchResult:
     memory: Memory
     ceilings: Ceilings
     bandwidth_share: float | None
-    compute_share: float
+    compute_share: float | None
+    image_tokens: int | None
+    vit_prefill_ms: float | None
+    multimodal_prefill_ms: float | None
+    multimodal_prefill_throughput: float | None
     decode_steps: Summary | None
     spread: dict[str, Spread | None]
 
@@ -115,33 +127,79 @@ class _Run:
         return self.prefill + sum(self.decodes)
 
 
+@dataclass(frozen=True)
+class _Vision:
+    """tokens: of a prompt's pictures. seconds: of encoding those of a batch, median."""
+
+    tokens: int
+    seconds: float
+
+
 def measure_one_batch(
-    parts: Assembled, ceilings: Ceilings, options: OneBatchOptions, profiler: Profiler | None = None
+    parts: Assembled,
+    ceilings: Ceilings,
+    options: OneBatchOptions,
+    profiler: Profiler | None = None,
+    pictures: Pictures | None = None,
 ) -> Iterator[OneBatchResult]:
-    """One result for each setting, as soon as it is measured. profiler: traces one more run of each.
+    """One result for each setting, as soon as it is measured. profiler: traces one more run of each. pictures: in every
+    prompt.
 
     Raises ConfigError, before anything runs, for a setting that does not fit; BenchmarkError for a model whose
     logits are not numbers.
     """
-    settings = list(product(options.batch_size, options.input_len, options.output_len))
+    lengths = options.input_len
+    if pictures is not None and not lengths:
+        lengths = [pictures.natural_length]
+    settings = list(product(options.batch_size, lengths, options.output_len))
     for batch_size, input_len, output_len in settings:
         check_fits(parts.info, batch_size, input_len + output_len)
     rng = random.Random(options.seed)
     for batch_size, input_len, output_len in settings:
-        new = partial(_batch, parts, rng, options, batch_size, input_len, output_len)
+        new = partial(_batch, parts, rng, options, pictures, batch_size, input_len, output_len)
         peak = peak_bytes(parts.attention.context.device, partial(_run, parts, new()))
         runs = [_run(parts, new()) for _ in range(options.repeats)]
         if profiler is not None:
             _profile(profiler, new(), f"b{batch_size}-in{input_len}-out{output_len}")
-        yield _result(parts, ceilings, (batch_size, input_len, output_len), peak, runs)
+        vision = None if pictures is None else _vision(parts, options, pictures, batch_size, input_len)
+        yield _result(parts, ceilings, (batch_size, input_len, output_len), peak, runs, vision)
 
 
 def _batch(
-    parts: Assembled, rng: random.Random, options: OneBatchOptions, batch_size: int, input_len: int, output_len: int
+    parts: Assembled,
+    rng: random.Random,
+    options: OneBatchOptions,
+    pictures: Pictures | None,
+    batch_size: int,
+    input_len: int,
+    output_len: int,
 ) -> Lockstep:
-    prompts = unlike_prompts(rng, batch_size, input_len, parts.info.vocab_size)
+    prompts: Sequence[list[int] | PlacedPrompt]
+    if pictures is None:
+        prompts = unlike_prompts(rng, batch_size, input_len, parts.info.vocab_size)
+    else:
+        prompts = _picture_prompts(pictures, rng, batch_size, input_len)
     asked = SamplingParams(temperature=options.temperature, max_tokens=output_len, ignore_eos=True)
     return Lockstep(parts, prompts, output_len, asked.with_defaults({}), seed=options.seed)
+
+
+def _picture_prompts(pictures: Pictures, rng: random.Random, batch_size: int, length: int) -> list[PlacedPrompt]:
+    return [pictures.prompt(length, rng.getrandbits(62)) for _ in range(batch_size)]
+
+
+@torch.inference_mode()
+def _vision(parts: Assembled, options: OneBatchOptions, pictures: Pictures, batch_size: int, length: int) -> _Vision:
+    """Encode a batch's pictures alone."""
+    device, times = parts.attention.context.device, []
+    prompts = _picture_prompts(pictures, random.Random(options.seed), batch_size, length)
+    media = items(prompts, device)
+    for _ in range(options.repeats + 1):
+        synchronize(device)
+        start = time.perf_counter()
+        parts.model.encode_media(media)
+        synchronize(device)
+        times.append(time.perf_counter() - start)
+    return _Vision(pictures.tokens, median(times[1:]))
 
 
 def _run(parts: Assembled, batch: Lockstep) -> _Run:
@@ -160,7 +218,12 @@ def _profile(profiler: Profiler, batch: Lockstep, setting: str) -> None:
 
 
 def _result(
-    parts: Assembled, ceilings: Ceilings, setting: tuple[int, int, int], peak: int, runs: list[_Run]
+    parts: Assembled,
+    ceilings: Ceilings,
+    setting: tuple[int, int, int],
+    peak: int,
+    runs: list[_Run],
+    vision: _Vision | None,
 ) -> OneBatchResult:
     batch_size, input_len, output_len = setting
     info = parts.info
@@ -196,7 +259,13 @@ def _result(
         ),
         ceilings=ceilings,
         bandwidth_share=share,
-        compute_share=prefill_flops(parts, batch_size, input_len) / prefill.median / ceilings.compute,
+        compute_share=None
+        if vision
+        else prefill_flops(parts, batch_size, input_len) / prefill.median / ceilings.compute,
+        image_tokens=vision.tokens if vision else None,
+        vit_prefill_ms=vision.seconds * 1e3 if vision else None,
+        multimodal_prefill_ms=prefill.median * 1e3 if vision else None,
+        multimodal_prefill_throughput=batch_size * input_len / prefill.median if vision else None,
         decode_steps=summarize(seconds for run in runs for seconds in run.decodes),
         spread={"prefill_latency": prefill, "median_decode_latency": decode, "total_latency": total},
     )

@@ -18,6 +18,7 @@ ONE_BATCH_TITLE = (
     "BATCH", "IN", "OUT", "PREFILL ms", "(best-worst)", "TOK/S", "COMPUTE", "DECODE ms", "(best-worst)", "TOK/S",
     "BANDWIDTH", "TOTAL ms",
 )  # fmt: skip
+PICTURES_TITLE = ("BATCH", "IN", "OF PICTURES", "VISION TOWER ms", "AN IMAGE TOKEN us", "WHOLE PREFILL ms")
 SWEEP_TITLE = ("OPEN AT MOST", "REQ/S", "OUTPUT TOK/S", "TTFT ms p50", "p99", "ITL ms p50", "p99", "FAILED")
 SERVE_TITLE = ("ms", "MEAN", "P50", "P90", "P99", "MAX")
 
@@ -59,6 +60,19 @@ def one_batch_row(result: OneBatchResult) -> tuple[str, ...]:
         "-" if decode_rate is None else f"{decode_rate:,.1f}",
         _percent(result.bandwidth_share),
         f"{1e3 * result.total_latency:.1f}",
+    )
+
+
+def pictures_row(result: OneBatchResult) -> tuple[str, ...]:
+    """One setting with pictures."""
+    assert result.image_tokens is not None
+    assert result.vit_prefill_ms is not None
+    each = 1e3 * result.vit_prefill_ms / (result.batch_size * result.image_tokens)
+    return (
+        *map(str, (result.batch_size, result.input_len, result.image_tokens)),
+        f"{result.vit_prefill_ms:,.2f}",
+        f"{each:,.2f}",
+        f"{result.multimodal_prefill_ms:,.2f}",
     )
 
 

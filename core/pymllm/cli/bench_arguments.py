@@ -24,7 +24,16 @@ def add_throughput(parser: argparse.ArgumentParser) -> None:
 def add_one_batch(parser: argparse.ArgumentParser) -> None:
     """[CONFIG] [key=value ...] and the settings, every combination of which is measured."""
     add_config_arguments(parser)
-    _add_settings(parser, {"batch-size": [1, 8], "input-len": [256, 1024], "output-len": [128]})
+    _add_settings(parser, {"batch-size": [1, 8], "output-len": [128]})
+    parser.add_argument(
+        "--input-len", type=positive, nargs="+", metavar="N",
+        help="one or more; default: 256 1024, or with --image the prompt as it is",
+    )  # fmt: skip
+    parser.add_argument(
+        "--image", type=Path, action="append", default=[], metavar="FILE",
+        help="a picture in every prompt; may be given several times. --input-len then pads or cuts the text alone",
+    )  # fmt: skip
+    parser.add_argument("--prompt", metavar="TEXT", help="that goes with the pictures; default: a short question")
     parser.add_argument("--temperature", type=not_negative, default=0.0, metavar="T", help="default: 0")
     parser.add_argument("--repeats", type=positive, default=3, metavar="N", help="of each setting; default: 3")
     parser.add_argument(

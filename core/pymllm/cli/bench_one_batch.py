@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from pymllm.bench.ceilings import Ceilings
+    from pymllm.bench.pictures import Pictures
     from pymllm.bench.profile import Profiler
     from pymllm.config import Config
     from pymllm.engine.assemble import Assembled
@@ -32,18 +33,33 @@ def one_batch(args: argparse.Namespace) -> int:
 
     check_writable(args.result_filename)
     setup_logging(config.log.level)
+    if args.prompt is not None and not args.image:
+        raise ConfigError("--prompt has an effect only with --image: prompts without pictures are random")
     fields = ("batch_size", "input_len", "output_len", "temperature", "seed", "repeats")
-    options = OneBatchOptions(**{name: getattr(args, name) for name in fields})
+    args.input_len = args.input_len or ([] if args.image else [256, 1024])
     parts, ceilings, profiler = _prepare(config, args)
+    options = OneBatchOptions(**{name: getattr(args, name) for name in fields})
+    pictures = _pictures(config, parts, args)
     record = metadata(args, parts.info)
-    rows = []
-    for result in measure_one_batch(parts, ceilings, options, profiler):
+    rows, results = [], []
+    for result in measure_one_batch(parts, ceilings, options, profiler, pictures):
         rows.append(tables.one_batch_row(result))
+        results.append(result)
         say(f"measured: batch {result.batch_size}, {result.input_len} tokens in, {result.output_len} out")
         keep(args, record, options, result)
     print(f"{system(record)}\n{_rates(ceilings)}; {options.repeats} repeats of each setting\n")
     print(table(rows, tables.ONE_BATCH_TITLE))
+    if pictures is not None:
+        print(f"\n{table([tables.pictures_row(result) for result in results], tables.PICTURES_TITLE)}")
     return 0
+
+
+def _pictures(config: Config, parts: Assembled, args: argparse.Namespace) -> Pictures | None:
+    if not args.image:
+        return None
+    from pymllm.bench.pictures import Pictures
+
+    return Pictures(config, parts, args.image, args.prompt or "What do the pictures show?")
 
 
 def _prepare(config: Config, args: argparse.Namespace) -> tuple[Assembled, Ceilings, Profiler | None]:

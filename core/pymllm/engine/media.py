@@ -69,6 +69,10 @@ class MediaStore:
         """Whether features are kept under a digest."""
         return digest in self._entries
 
+    def clear(self) -> None:
+        """Drop all features."""
+        self._entries.clear()
+
     def rows(self, items: Sequence[StepItem]) -> MediaRows | None:
         """Which rows of a step stand for features, and those features; None if no item has any. Encodes what is
         missing. Raises what the model raises."""

@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,15 +35,15 @@ class StepProfiler:
         self._last: str | None = None
 
     def start(self, wanted: ProfileRequest) -> Profile:
-        """Record from now on. Raises ConflictError while a profile runs, RequestError for a folder that cannot be
-        written to."""
+        """Record from now on. Raises ConflictError while a profile runs or if the profiler cannot be started,
+        RequestError for a folder that cannot be written to."""
         if self._running is not None:
             raise ConflictError(f"a profile is running already, into '{self._running.profile.path}'; stop it first")
         path = _new_file(wanted.folder)
         self._warn()
         try:
             recording = Recording(self._device, stacks=wanted.stacks)
-        except RuntimeError as error:
+        except Exception as error:  # whatever it is, it must not end the engine
             raise ConflictError(f"the profiler cannot be started: {error}") from error
         self._running = _Running(recording, Profile(path=str(path)), wanted.steps)
         return self._running.profile
@@ -62,18 +63,19 @@ class StepProfiler:
             log.exception("the profile could not be written to %s", running.profile.path)
 
     def stop(self) -> Profile:
-        """Write the trace. Raises ConflictError if no profile runs, RequestError if the file cannot be written."""
+        """Write the trace. Raises ConflictError if no profile runs, RequestError if it cannot be written."""
         running, self._running = self._running, None
         if running is None:
             last = f"; the last trace is '{self._last}'" if self._last else ""
             raise ConflictError(f"no profile is running{last}")
         self._warn()
         profile = running.profile
-        running.recording.stop()
         try:
+            running.recording.stop()
             running.recording.write(Path(profile.path))
-        except OSError as error:
-            raise RequestError(f"the trace cannot be written to '{profile.path}': {error.strerror}") from error
+        except Exception as error:  # whatever it is, it must not end the engine
+            reason = getattr(error, "strerror", None) or error
+            raise RequestError(f"the trace cannot be written to '{profile.path}': {reason}") from error
         self._last = profile.path
         log.info("profile of %d steps written to %s", profile.steps, profile.path)
         return profile
@@ -83,7 +85,8 @@ class StepProfiler:
         running, self._running = self._running, None
         if running is not None:
             log.warning("the engine ends while a profile runs: it is not written")
-            running.recording.stop()
+            with suppress(Exception):  # a device that was lost, say, which is why the engine ends
+                running.recording.stop()
 
 
 def _new_file(folder: str) -> Path:

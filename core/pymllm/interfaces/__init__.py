@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         InsertInfo,
         MediaSpan,
     )
+    from pymllm.interfaces.evaluation import Evaluation, Question
     from pymllm.interfaces.media import (
         MediaItem,
         MediaProcessor,
@@ -52,6 +53,7 @@ __all__ = [
     "CacheKey",
     "CachePolicy",
     "CacheStats",
+    "Evaluation",
     "ForwardBatch",
     "GraphKey",
     "Hit",
@@ -71,11 +73,12 @@ __all__ = [
     "ProcessorContext",
     "QuantContext",
     "QuantMethod",
+    "Question",
     "Unsupported",
     "WeightMap",
 ]
 
-_MODULES = ("cache", "media", "weights", "attention", "quant", "model")
+_MODULES = ("cache", "media", "evaluation", "weights", "attention", "quant", "model")
 """Where the names are looked for; first what needs no torch."""
 
 if not TYPE_CHECKING:  # a type checker knows the names from above, and should miss others

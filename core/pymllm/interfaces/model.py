@@ -57,6 +57,11 @@ class Model(nn.Module, ABC):
     position_axes: ClassVar[int] = 1
     media_width: int = 0
 
+    @property
+    def media_tower(self) -> nn.Module | None:
+        """The part of the model that only ``encode_media`` runs, or None."""
+        return None
+
     @classmethod
     @abstractmethod
     def memory_groups(cls, config: Mapping[str, Any]) -> tuple[KVGroup, ...]:

@@ -15,6 +15,6 @@ def prefill_sizes(most: int) -> list[int]:
     return [size for size in sizes if size <= most]
 
 
-MOST_WHOLE = 1024
+MOST_WHOLE = 2048
 """Tokens up to which steps of whole prompts are captured with their attention: larger ones keep the device busy long
 enough for the host to launch attention layer by layer, and have faster kernels that cannot be captured."""

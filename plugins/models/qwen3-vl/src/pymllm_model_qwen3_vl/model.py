@@ -68,6 +68,10 @@ class Qwen3VLModel(DenseModel):
         self._vision_sizes = vision
         self._device = context.device
 
+    @property
+    def media_tower(self) -> nn.Module:
+        return self.vision
+
     @classmethod
     def sizes(cls, config: Mapping[str, Any]) -> DecoderConfig:
         # transformers' Qwen3VLTextConfig has 128 where a config does not say, and ties by the outer config alone.
