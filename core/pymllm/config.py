@@ -161,14 +161,15 @@ class MediaConfig:
     max_concurrent_fetches: files fetched at a time; more wait.
     timeout_seconds: longest fetch of one file, from the first look-up to its last byte.
     decode_timeout_seconds: longest decoding of one animation or video file.
-    decode_threads: threads that decode.
+    decode_threads: threads that decode, and as many that resize.
+    max_concurrent_requests: requests whose media are fetched, decoded and resized at a time; more wait.
     max_items_per_request: pictures and videos of one request; of a video given as a list, each frame to fetch counts.
     max_bytes: largest file, encoded. max_request_bytes: all files of one request.
     max_pixels: of one picture or frame. max_request_pixels: of all that one request keeps.
     max_video_frames: frames kept of one video. max_video_seconds: longest video.
     video_fps: frames a second taken from a video whose request does not say.
     max_tokens: of a picture or video, in the prompt; a larger one is made smaller; null means 16,384 on a GPU of
-        40 GiB or more, else 4,096.
+        40 GiB or more, 4,096 on a smaller one and 1,024 on a CPU.
     cache_bytes: of the device for features of media that may be asked for again; null means 1 GiB on a GPU of 40 GiB
         or more, else 128 MiB.
     """
@@ -183,6 +184,7 @@ class MediaConfig:
     timeout_seconds: float = 10.0
     decode_timeout_seconds: float = 30.0
     decode_threads: int = 4
+    max_concurrent_requests: int = 16
     max_items_per_request: int = 64
     max_bytes: int = 32 * 1024 * 1024
     max_request_bytes: int = 128 * 1024 * 1024

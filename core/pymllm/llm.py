@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from pymllm.config import Config
-from pymllm.engine.client import EngineClient
 from pymllm.engine.messages import EngineInfo
 from pymllm.errors import EngineDeadError
 from pymllm.frontend.chat import Message
 from pymllm.frontend.frontend import Frontend, Generation, Prepared
-from pymllm.frontend.generation import Delta
+from pymllm.frontend.generation import Delta, PlacedPrompt, UnplacedPrompt
+from pymllm.media.loop_thread import LoopThread
 from pymllm.outputs import CompletionOutput, RequestOutput
-from pymllm.prompts import Named, OnePrompt, TextAndIds, conversations, listed, params_for, read_prompt
+from pymllm.prompts import Named, OnePrompt, TextAndPrompt, conversations, listed, params_for, read_prompt
 from pymllm.sampling import SamplingParams
 
 if TYPE_CHECKING:
@@ -63,8 +64,9 @@ class LLM:
 
         self.config = config
         self.frontend: Frontend = launch_frontend(config, process=False, progress=progress)
+        self._media_loop = LoopThread("pymllm-offline")
         # Also runs when the interpreter exits, so that a forgotten LLM ends its engine.
-        self._finalizer = weakref.finalize(self, _close_dropped, self.frontend.client)
+        self._finalizer = weakref.finalize(self, _close_dropped, self.frontend, self._media_loop)
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
@@ -85,13 +87,16 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer one prompt or many; results in the order of the prompts.
 
+        A prompt with media is {"prompt": ..., "images": [...], "videos": [...]} (or "prompt_token_ids"), where each
+        medium has one placeholder token in the prompt and is a path, URL, bytes, PIL image, NumPy array, or a content
+        part; a video may also be a list of frames.
         sampling_params: one for all, or one per prompt; default: the checkpoint's generation_config.json.
         Raises RequestError, before anything runs, if a prompt is invalid (the message names its index).
         An answer that fails alone has finish_reason "error"; if the engine dies, EngineDeadError is raised.
         """
         single, many = listed(prompts)
         names = [""] if single else [f"prompts[{index}]" for index in range(len(many))]
-        read: list[TextAndIds] = []
+        read: list[TextAndPrompt] = []
         for prompt, name in zip(many, names):
             with Named(name):
                 read.append(read_prompt(prompt, self.frontend.encode))
@@ -109,22 +114,37 @@ class LLM:
     ) -> list[RequestOutput]:
         """Answer one conversation (a list of messages) or many, as :meth:`generate` does.
 
+        A content may be a list of parts: OpenAI's, or {"type": "image", "image": V} and {"type": "video", "video": V}
+        with V as for :meth:`generate`.
         chat_template_kwargs: variables of the chat template. continue_final_message: go on with the last
         message instead of opening a new one (then add_generation_prompt must be False).
         """
         single, many = conversations(messages)
         names = [""] if single else [f"conversations[{index}]" for index in range(len(many))]
-        read: list[TextAndIds] = []
+        read: list[TextAndPrompt] = []
         for conversation, name in zip(many, names):
             with Named(name):
-                ids = self.frontend.chat_ids(
+                prompt = self.frontend.read_chat(
                     conversation,
                     add_generation_prompt=add_generation_prompt,
                     continue_final_message=continue_final_message,
                     template_kwargs=chat_template_kwargs,
+                    offline=True,
                 )
-            read.append((None, ids))
+            read.append((None, prompt))
         return self._answer(read, names, sampling_params, progress)
+
+    def read_chat(
+        self, messages: Sequence[Message], *, chat_template_kwargs: Mapping[str, Any] | None = None
+    ) -> PlacedPrompt:
+        """The prompt of one conversation, its media loaded, for :meth:`stream`. Raises RequestError."""
+        prompt = self.frontend.read_chat(messages, template_kwargs=chat_template_kwargs, offline=True)
+        return self.place(prompt)
+
+    def place(self, prompt: OnePrompt | UnplacedPrompt) -> PlacedPrompt:
+        """One prompt, its media loaded, for :meth:`stream`. Raises RequestError."""
+        read = prompt if isinstance(prompt, UnplacedPrompt) else read_prompt(prompt, self.frontend.encode)[1]
+        return self._place([read], [""])[0]
 
     def stream(self, prompt: OnePrompt, sampling_params: SamplingParams | None = None) -> Iterator[Delta]:
         """Answer one prompt piece by piece; ``"".join(delta.text for delta in ...)`` is the whole text.
@@ -133,13 +153,12 @@ class LLM:
         or dropping it, aborts what is open. With ``n`` > 1 deltas of all answers come mixed, by ``index``.
         """
         (params,) = params_for(sampling_params, 1)
-        _, ids = read_prompt(prompt, self.frontend.encode)
-        return self._stream(self.frontend.prepare(ids, params))
+        return self._stream(self.frontend.prepare(self.place(prompt), params))
 
     def close(self) -> None:
         """Abort what is open and free the model. Idempotent; also happens when the LLM is dropped."""
         if self._finalizer.detach() is not None:
-            self.frontend.client.close()
+            _close(self.frontend, self._media_loop)
 
     def __enter__(self) -> LLM:
         return self
@@ -151,17 +170,36 @@ class LLM:
 
     def _answer(
         self,
-        prompts: list[TextAndIds],
+        prompts: list[TextAndPrompt],
         names: list[str],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         progress: bool,
     ) -> list[RequestOutput]:
         """Check all, then run all. names: what an error message calls each prompt."""
+        every = params_for(sampling_params, len(prompts))
+        placed = self._place([prompt for _, prompt in prompts], names)
         work: list[Work] = []
-        for (text, ids), params, name in zip(prompts, params_for(sampling_params, len(prompts)), names):
+        for (text, _), prompt, params, name in zip(prompts, placed, every, names):
             with Named(name):
-                work.append((text, self.frontend.prepare(ids, params)))
+                work.append((text, self.frontend.prepare(prompt, params)))
         return self._run(work, progress)
+
+    def _place(self, prompts: Sequence[UnplacedPrompt | PlacedPrompt], names: Sequence[str]) -> list[PlacedPrompt]:
+        """All of them at once. names: what an error message calls each."""
+        placed = [one if isinstance(one, PlacedPrompt) else PlacedPrompt(one.token_ids) for one in prompts]
+        seen = {
+            index: prompt
+            for index, prompt in enumerate(prompts)
+            if isinstance(prompt, UnplacedPrompt) and prompt.references
+        }
+        if not seen:
+            return placed
+        if not self.frontend.client.alive:
+            raise EngineDeadError("the engine is not running")
+        work = _place_all(self.frontend, seen.values(), [names[index] for index in seen])
+        for index, one in zip(seen, self._media_loop.run(work)):
+            placed[index] = one
+        return placed
 
     def _run(self, work: list[Work], progress: bool) -> list[RequestOutput]:
         from tqdm import tqdm
@@ -223,12 +261,32 @@ def compose_config(model_or_config: str | Path, overrides: Mapping[str, Any] | N
     return compose({"model": {"path": str(model_or_config)}}, overrides or {})
 
 
-def _close_dropped(client: EngineClient) -> None:
+async def _place_all(frontend: Frontend, prompts: Iterable[UnplacedPrompt], names: Iterable[str]) -> list[PlacedPrompt]:
+    """All results. When one fails, or this is cancelled, the others are cancelled."""
+    tasks = [asyncio.ensure_future(_place(frontend, prompt, name)) for prompt, name in zip(prompts, names)]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+async def _place(frontend: Frontend, prompt: UnplacedPrompt, name: str) -> PlacedPrompt:
+    with Named(name):
+        return await frontend.place(prompt)
+
+
+def _close(frontend: Frontend, media_loop: LoopThread) -> None:
+    media_loop.close()
+    frontend.close()
+
+
+def _close_dropped(frontend: Frontend, media_loop: LoopThread) -> None:
     """The garbage collector may run on any thread, also on the engine's, which cannot wait for itself."""
     if threading.current_thread() is threading.main_thread():
-        client.close()
+        _close(frontend, media_loop)
     else:
-        threading.Thread(target=client.close, name="pymllm-close", daemon=True).start()
+        threading.Thread(target=_close, args=(frontend, media_loop), name="pymllm-close", daemon=True).start()
 
 
 def _put(events: queue.SimpleQueue[tuple[int, Delta]], index: int, delta: Delta) -> None:

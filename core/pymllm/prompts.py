@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pymllm.errors import RequestError
-from pymllm.frontend.generation import Prompt
+from pymllm.frontend.generation import PlacedPrompt, Prompt, UnplacedPrompt
 from pymllm.sampling import SamplingParams
 
-OnePrompt = Prompt | Mapping[str, Any]
-"""Text, token ids, {"prompt": text} or {"prompt_token_ids": ids}."""
+if TYPE_CHECKING:
+    from pymllm.media import Reference
 
-TextAndIds = tuple[str | None, list[int]]
+OnePrompt = Prompt | Mapping[str, Any] | PlacedPrompt
+"""Text, token ids, {"prompt": text} or {"prompt_token_ids": ids}, these two also with "images" and "videos"; or what
+LLM.read_chat made."""
+
+TextAndPrompt = tuple[str | None, UnplacedPrompt | PlacedPrompt]
 """A prompt's text, if it was given as text, and its token ids."""
+
+_TOKENS = ("prompt", "prompt_token_ids")
+_MEDIA = {"images": "image", "videos": "video"}
 
 
 class Named:
@@ -35,7 +42,7 @@ class Named:
 
 def listed(prompts: Any) -> tuple[bool, list[Any]]:
     """(whether it is one prompt, the prompts as a list). Raises RequestError for what is neither."""
-    if isinstance(prompts, (str, Mapping)):
+    if isinstance(prompts, (str, Mapping, PlacedPrompt)):
         return True, [prompts]
     if not isinstance(prompts, (list, tuple)):
         raise RequestError("prompts must be a prompt or a list of prompts", "prompt")
@@ -50,18 +57,45 @@ def conversations(messages: Any) -> tuple[bool, list[Any]]:
     return (False, list(messages)) if many else (True, [messages])
 
 
-def read_prompt(prompt: object, encode: Callable[[str], list[int]]) -> TextAndIds:
+def read_prompt(prompt: object, encode: Callable[[str], list[int]]) -> TextAndPrompt:
     """Raises RequestError for what is no prompt, and what ``encode`` raises."""
+    if isinstance(prompt, PlacedPrompt):
+        return None, prompt
+    references: list[Reference] = []
     if isinstance(prompt, Mapping):
-        known = [key for key in ("prompt", "prompt_token_ids") if key in prompt]
-        if len(known) != 1 or len(prompt) != 1:
-            raise RequestError('a prompt object must hold either "prompt" or "prompt_token_ids"', "prompt")
+        known = [key for key in _TOKENS if key in prompt]
+        if len(known) != 1 or not prompt.keys() <= {*_TOKENS, *_MEDIA}:
+            raise RequestError(
+                'a prompt object must hold either "prompt" or "prompt_token_ids", and may hold "images" and "videos"',
+                "prompt",
+            )
+        references = [reference for key in _MEDIA for reference in _references(prompt.get(key), key)]
         prompt = prompt[known[0]]
     if isinstance(prompt, str):
-        return prompt, encode(prompt)
+        return prompt, UnplacedPrompt(encode(prompt), references)
     if not isinstance(prompt, (list, tuple)):
         raise RequestError("a prompt must be a string or a list of token ids", "prompt")
-    return None, list(prompt)
+    return None, UnplacedPrompt(list(prompt), references)
+
+
+def _references(given: object, key: str) -> list[Reference]:
+    """Of ``images`` or ``videos``: each a content part, or what stands in one."""
+    from pymllm.media import ImageReference, parse_part
+
+    if given is None:
+        return []
+    if not isinstance(given, (list, tuple)):
+        raise RequestError(f"{key} must be a list", key)
+    kind = _MEDIA[key]
+    found = []
+    for index, value in enumerate(given):
+        where = f"{key}[{index}]"
+        part = value if isinstance(value, Mapping) else {"type": kind, kind: value}
+        reference = parse_part(part, where, offline=True)
+        if isinstance(reference, ImageReference) != (kind == "image"):
+            raise RequestError(f"{where}: a part of type {part['type']} is no {kind}", where)
+        found.append(reference)
+    return found
 
 
 def params_for(params: Any, count: int) -> list[SamplingParams]:

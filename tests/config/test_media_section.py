@@ -51,6 +51,7 @@ def test_it_composes_again_from_what_is_printed(tmp_path: object) -> None:
         ("media.timeout_seconds=.inf", "media.timeout_seconds: must be a number above 0"),
         ("media.max_pixels=0", "media.max_pixels: must be at least 1"),
         ("media.decode_threads=0", "media.decode_threads: must be at least 1"),
+        ("media.max_concurrent_requests=0", "media.max_concurrent_requests: must be at least 1"),
     ],
 )
 def test_what_would_fail_later_is_refused_now(word: str, sentence: str) -> None:

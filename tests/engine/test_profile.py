@@ -13,6 +13,7 @@ import pytest
 
 from engines import answers, greedy, start
 from inbox import Inbox
+from pymllm.bench.trace_file import read_trace
 from pymllm.engine.client import EngineClient
 from pymllm.engine.messages import EngineRequest, ProfileRequest
 from pymllm.errors import ConflictError, EngineDeadError, RequestError
@@ -63,6 +64,7 @@ def test_it_ends_by_itself_after_the_steps_asked_for(client, tmp_path, prompts) 
         assert inbox.wait(f"p{i}").finish_reason == "length"
         assert len(inbox.tokens(f"p{i}")) == 40
     assert names(profile.path)["aten::embedding"] == 5
+    assert read_trace(Path(profile.path)).steps == 5
     with pytest.raises(ConflictError, match=f"no profile is running; the last trace is '{profile.path}'"):
         client.stop_profile()
 

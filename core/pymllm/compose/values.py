@@ -93,6 +93,7 @@ _RULES: dict[str, Rule] = {
     "media.timeout_seconds": _time_limit,
     "media.decode_timeout_seconds": _time_limit,
     "media.decode_threads": _integer(1, 1024),
+    "media.max_concurrent_requests": _integer(1, 65536),
     "media.max_items_per_request": _integer(0),
     "media.max_bytes": _integer(1, 2**63 - 1),
     "media.max_request_bytes": _integer(1, 2**63 - 1),

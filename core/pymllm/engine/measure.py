@@ -118,7 +118,8 @@ def default_batch_tokens(device: torch.device) -> int:
 
 def media_limit(config: Config, device: torch.device, max_context: int) -> int:
     """Most feature rows of an image or video."""
-    return min(config.media.max_tokens or (16384 if _is_large(device) else 4096), max_context - 1)
+    default = 16384 if _is_large(device) else 4096 if device.type == "cuda" else 1024
+    return min(config.media.max_tokens or default, max_context - 1)
 
 
 def media_cache_bytes(config: Config, device: torch.device) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pymllm.errors import RequestError
+from pymllm.frontend.parts import Parts, check_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -26,12 +27,14 @@ def render_chat(
     continue_final_message: bool = False,
     template_kwargs: Mapping[str, Any] | None = None,
     chat_template: str | None = None,
+    parts: Parts | None = None,
 ) -> list[int]:
     """The token ids of a conversation, as ``tokenizer.apply_chat_template`` gives them.
 
     add_generation_prompt: open the assistant's turn. continue_final_message: leave the last message open
     instead, for the model to go on with. template_kwargs: variables of the template (enable_thinking, say).
-    chat_template: Jinja source to use instead of the checkpoint's.
+    chat_template: Jinja source to use instead of the checkpoint's. parts: reads contents that are lists of parts;
+    by default of a model that takes text only.
     The template alone writes the special tokens; a BOS that comes out twice is sent once.
 
     Raises RequestError: no tokenizer, no template, a malformed message (``field`` is its path, such as
@@ -48,7 +51,7 @@ def render_chat(
             "continue_final_message cannot be combined with add_generation_prompt", "continue_final_message"
         )
     kwargs = _template_kwargs(tokenizer, template_kwargs)
-    conversation = check_messages(messages)
+    conversation = check_messages(messages, parts or Parts())
     try:
         template = tokenizer.get_chat_template(chat_template)
         text: Any = tokenizer.apply_chat_template(
@@ -66,16 +69,16 @@ def render_chat(
     return ids[1:] if bos is not None and ids[:2] == [bos, bos] else ids
 
 
-def check_messages(messages: object) -> list[dict[str, Any]]:
-    """The messages with every content as one string. Raises RequestError with the path of what is wrong."""
+def check_messages(messages: object, parts: Parts) -> list[dict[str, Any]]:
+    """The messages with every content as the template takes it. Raises RequestError with the path of what is wrong."""
     if not isinstance(messages, (list, tuple)):
         raise RequestError("messages must be a list", "messages")
     if not messages:
         raise RequestError("messages must hold at least one message", "messages")
-    return [_check_message(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    return [_check_message(message, parts, f"messages[{index}]") for index, message in enumerate(messages)]
 
 
-def _check_message(message: object, path: str) -> dict[str, Any]:
+def _check_message(message: object, parts: Parts, path: str) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise RequestError(f"{path} must be an object with role and content", path)
     role = message.get("role")
@@ -86,41 +89,22 @@ def _check_message(message: object, path: str) -> dict[str, Any]:
         checked.pop("tool_calls", None)
     else:
         checked["tool_calls"] = _tool_calls(checked["tool_calls"], f"{path}.tool_calls")
-    checked["content"] = _content(checked, f"{path}.content")
+    checked["content"] = _content(checked, parts, f"{path}.content")
     return checked
 
 
-def _content(message: Mapping[str, Any], path: str) -> str:
-    """Parts are joined by newlines. Null is the empty text where something else says what was said."""
+def _content(message: Mapping[str, Any], parts: Parts, path: str) -> str | list[dict[str, str]]:
+    """Null is the empty text where something else says what was said."""
     content = message.get("content")
     if content is None:
         if message["role"] == "assistant" and (message.get("tool_calls") or message.get("reasoning_content")):
             return ""
-        raise RequestError(f"{path} must be a string or a list of text parts, not null", path)
+        raise RequestError(f"{path} must be a string or a list of parts, not null", path)
     if isinstance(content, str):
         return check_text(content, path)
     if not isinstance(content, (list, tuple)):
-        raise RequestError(f"{path} must be a string or a list of text parts", path)
-    return "\n".join(_text_part(part, f"{path}[{index}]") for index, part in enumerate(content))
-
-
-def _text_part(part: object, path: str) -> str:
-    if not isinstance(part, Mapping) or not isinstance(part.get("type"), str):
-        raise RequestError(f"{path} must be an object with a type", path)
-    if part["type"] != "text":
-        raise RequestError(f"{path}: {part['type']:.60} is not supported by this model", path)
-    if not isinstance(part.get("text"), str):
-        raise RequestError(f"{path}.text must be a string", f"{path}.text")
-    return check_text(part["text"], path)
-
-
-def check_text(text: str, field: str) -> str:
-    """Raises RequestError for text that is not valid Unicode (JSON can spell half a surrogate pair)."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise RequestError(f"{field} is not valid Unicode: lone surrogate at {error.start}", field) from None
-    return text
+        raise RequestError(f"{path} must be a string or a list of parts", path)
+    return parts.read(content, path)
 
 
 def _tool_calls(calls: object, path: str) -> list[dict[str, Any]]:

@@ -17,14 +17,17 @@ from pymllm.engine.client import EngineClient
 from pymllm.engine.messages import EngineRequest, TokenOutput
 from pymllm.errors import EngineDeadError, RequestError
 from pymllm.frontend.answer import Answer
-from pymllm.frontend.chat import Message, check_text, render_chat
+from pymllm.frontend.chat import Message, render_chat
 from pymllm.frontend.detokenizer import Detokenizer
-from pymllm.frontend.generation import DeltaSink
+from pymllm.frontend.generation import DeltaSink, PlacedPrompt, UnplacedPrompt
+from pymllm.frontend.parts import Parts, check_text
 from pymllm.frontend.stop import StopMatcher, StopStrings
 from pymllm.sampling import SamplingParams
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from pymllm.frontend.media import MediaPlacer
 
 logger = logging.getLogger(__name__)
 
@@ -100,12 +103,15 @@ class Frontend:
         generation_defaults: Mapping[str, Any],
         eos_token_ids: list[int],
         model_name: str,
+        media: MediaPlacer | None = None,
     ) -> None:
         """tokenizer: None serves token ids only; the text of every answer is empty.
         generation_defaults: the checkpoint's generation_config.json. eos_token_ids: the model's end tokens.
+        media: for a model that takes images and videos.
         """
         self.client = client
         self.tokenizer = tokenizer
+        self.media = media
         self.model_name = model_name
         self.eos_token_ids = list(eos_token_ids)
         self._defaults = dict(generation_defaults)
@@ -129,12 +135,10 @@ class Frontend:
         if self._detokenizer is None:
             raise RequestError("this model has no tokenizer, so token ids have no text", "tokens")
         ids = _integers(ids, "tokens")
-        vocab = self.client.info.vocab_size
-        if ids and not 0 <= min(ids) <= max(ids) < vocab:
-            raise RequestError(f"tokens must be from 0 to {vocab - 1}", "tokens")
+        self._check_vocabulary(ids, "tokens")
         return self._detokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
 
-    def chat_ids(
+    def read_chat(
         self,
         messages: Sequence[Message],
         *,
@@ -142,20 +146,45 @@ class Frontend:
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
         chat_template: str | None = None,
-    ) -> list[int]:
-        """Token ids of a conversation; see :func:`pymllm.frontend.chat.render_chat`."""
-        return render_chat(
+        offline: bool = False,
+    ) -> UnplacedPrompt:
+        """The prompt of a conversation; see :func:`pymllm.frontend.chat.render_chat`. offline: its media may be what a
+        Python caller gives (:func:`pymllm.media.parse_part`)."""
+        parts = Parts(media=self.media is not None, offline=offline)
+        token_ids = render_chat(
             self.tokenizer,
             messages,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             template_kwargs=template_kwargs,
             chat_template=chat_template,
+            parts=parts,
         )
+        return UnplacedPrompt(token_ids, parts.references)
+
+    async def place(self, prompt: UnplacedPrompt) -> PlacedPrompt:
+        """The prompt with its media, ready for :meth:`prepare`; all calls must be of one event loop.
+
+        Raises RequestError; see :meth:`pymllm.frontend.media.MediaPlacer.place`.
+        """
+        if not prompt.references:
+            return PlacedPrompt(prompt.token_ids)
+        if self.media is None:
+            where = prompt.references[0].where
+            raise RequestError(f"{where}: this model takes text only", where)
+        token_ids = _integers(prompt.token_ids, "prompt")
+        self._check_vocabulary(token_ids, "prompt")
+        return await self.media.place(UnplacedPrompt(token_ids, prompt.references))
+
+    def close(self) -> None:
+        """End the engine. Idempotent."""
+        if self.media is not None:
+            self.media.close()
+        self.client.close()
 
     def start(
         self,
-        token_ids: list[int],
+        prompt: list[int] | PlacedPrompt,
         params: SamplingParams,
         sink: DeltaSink,
         *,
@@ -164,7 +193,7 @@ class Frontend:
         namespace: str = "",
     ) -> Generation:
         """``start_prepared`` of :meth:`prepare`."""
-        prepared = self.prepare(token_ids, params, request_id=request_id, priority=priority, namespace=namespace)
+        prepared = self.prepare(prompt, params, request_id=request_id, priority=priority, namespace=namespace)
         return self.start_prepared(prepared, sink)
 
     def start_prepared(self, prepared: Prepared, sink: DeltaSink) -> Generation:
@@ -184,7 +213,7 @@ class Frontend:
 
     def prepare(
         self,
-        token_ids: list[int],
+        prompt: list[int] | PlacedPrompt,
         params: SamplingParams,
         *,
         request_id: str | None = None,
@@ -194,7 +223,8 @@ class Frontend:
         """Check a prompt without starting anything. Raises RequestError for what can never be answered, with the
         numbers."""
         id = request_id or uuid.uuid4().hex
-        token_ids = _integers(token_ids, "prompt")
+        placed = prompt if isinstance(prompt, PlacedPrompt) else PlacedPrompt(prompt)
+        token_ids = _integers(placed.token_ids, "prompt")
         stops = StopStrings(params.stop_strings) if params.stop_strings else None
         if stops is not None and self.tokenizer is None:
             raise RequestError("this model has no tokenizer, so stop strings can never match", "stop")
@@ -205,6 +235,10 @@ class Frontend:
                 token_ids=list(token_ids),
                 sampling=_nth(filled, index),
                 eos_token_ids=[] if params.ignore_eos else list(self.eos_token_ids),
+                media=placed.media,
+                inputs=placed.inputs,
+                positions=placed.positions,
+                position_delta=placed.position_delta,
                 namespace=namespace,
                 priority=priority,
                 arrival=time.monotonic(),
@@ -212,7 +246,14 @@ class Frontend:
             for index in range(params.n)
         ]
         admission.check(requests[0], self.client.info)
+        if self.media is not None and not placed.media:
+            self.media.check_text(token_ids)
         return Prepared(id, token_ids, params, requests, stops)
+
+    def _check_vocabulary(self, ids: list[int], field: str) -> None:
+        vocab = self.client.info.vocab_size
+        if ids and not 0 <= min(ids) <= max(ids) < vocab:
+            raise RequestError(f"the token ids of {field} must be from 0 to {vocab - 1}", field)
 
     def _answer(self, id: str, index: int, params: SamplingParams, stops: StopStrings | None) -> Answer:
         stream = None

@@ -2,14 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from pymllm.engine.messages import FinishReason, TokenLogprobs
+from pymllm.engine.messages import FinishReason, Media, MediaInput, TokenLogprobs
+
+if TYPE_CHECKING:
+    from pymllm.media import Reference
 
 Prompt = str | list[int]
 """Text (tokenized with the model's special tokens) or token ids (taken as they are)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UnplacedPrompt:
+    """Token ids with one placeholder for each picture or video, and the references to these: the i-th placeholder of
+    a kind stands for the i-th reference of that kind."""
+
+    token_ids: list[int]
+    references: Sequence[Reference] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedPrompt:
+    """Token ids with one token for each feature row, and what the engine must know of these (EngineRequest says what
+    each field means); made by :meth:`pymllm.frontend.frontend.Frontend.place`."""
+
+    token_ids: list[int]
+    media: list[Media] = field(default_factory=list)
+    inputs: list[MediaInput] = field(default_factory=list)
+    positions: bytes = b""
+    position_delta: int = 0
 
 
 class Delta(msgspec.Struct):

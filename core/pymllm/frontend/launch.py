@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 from pymllm.config import Config
+from pymllm.engine.messages import EngineInfo
 from pymllm.frontend.frontend import Frontend
+
+if TYPE_CHECKING:
+    from pymllm.checkpoint import Checkpoint
+    from pymllm.frontend.media import MediaPlacer
 
 
 def launch_frontend(config: Config, *, process: bool, progress: bool = True) -> Frontend:
-    """A frontend over a started engine; blocks until the model is loaded. Close ``frontend.client`` after use.
+    """A frontend over a started engine; blocks until the model is loaded. Close it after use.
 
     process, progress: as for :func:`pymllm.engine.launch.launch`.
     Raises PymllmError for what the user can fix.
@@ -26,7 +35,38 @@ def launch_frontend(config: Config, *, process: bool, progress: bool = True) -> 
             generation_defaults=checkpoint.generation_config,
             eos_token_ids=eos_token_ids(checkpoint, tokenizer),
             model_name=config.server.model_name or checkpoint.name,
+            media=media_placer(config, checkpoint, client.info, tokenizer),
         )
     except BaseException:
         client.close()
         raise
+
+
+def media_placer(config: Config, checkpoint: Checkpoint, info: EngineInfo, tokenizer: Any) -> MediaPlacer | None:
+    """For a model that takes images or videos, else None. Raises PymllmError: the plugin's processor cannot be loaded,
+    or cannot follow the checkpoint's files, or Pillow is missing."""
+    if not info.max_media_tokens:
+        return None
+    from pymllm.compose import auto_section
+    from pymllm.frontend.media import MediaPlacer
+    from pymllm.interfaces import ProcessorContext
+    from pymllm.plugin import ModelSpec
+    from pymllm.registry import Registry
+
+    registry = Registry()
+    name = next(choice.name for choice in info.choices if choice.kind == "model")
+    spec = registry.load("model", name)
+    factory = registry.processor(name, spec) if isinstance(spec, ModelSpec) else None
+    if factory is None:
+        return None
+    options = auto_section("model", config.model, spec) if config.model.plugin == "auto" else config.model
+    context = ProcessorContext(_folder(checkpoint), options, None if tokenizer is None else _encoder(tokenizer))
+    return MediaPlacer(factory(checkpoint.config, context), config.media, info.max_media_tokens)
+
+
+def _folder(checkpoint: Checkpoint) -> Path:
+    return checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent
+
+
+def _encoder(tokenizer: Any) -> Callable[[str], list[int]]:
+    return lambda text: list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from pymllm.errors import RequestError
 from pymllm.frontend.generation import Prompt
-from pymllm.media import Reference
+from pymllm.media import ImageReference, Reference, VideoReference
 from pymllm.sampling import SamplingParams
 from pymllm.server.protocol.base import Body, Neutral, parse, renamed
 from pymllm.server.protocol.media import media_of
@@ -138,7 +138,7 @@ class GenerateRequest(Body):
         """One list per prompt. Raises RequestError."""
         count = len(self.prompts())
         found: list[list[Reference]] = [[] for _ in range(count)]
-        for field, kind in (("image_data", "image_url"), ("video_data", "video_url")):
+        for field, kind in (("image_data", ImageReference), ("video_data", VideoReference)):
             for references, more in zip(found, media_of(getattr(self, field), field, kind, self.batched, count)):
                 references += more
         return found
