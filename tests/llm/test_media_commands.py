@@ -77,7 +77,8 @@ def test_run_answers_about_files(command: Any, seeing: LLM, files: Path) -> None
     [
         (["--image", "x.png"], "--image has an effect only with --prompt"),
         (["--video", "x.mp4"], "--video has an effect only with --prompt"),
-        (["--image", "/no/such.png", "--prompt", "x"], "pymllm: messages[0].content[0]: "),
+        (["--image", "/no/such.png", "--prompt", "x"], "pymllm: --image /no/such.png: there is no such file"),
+        (["--image", __file__, "--prompt", "x"], f"pymllm: {__file__}: "),
         (["--image", "/etc/hostname", "--prompt", "x"], "is of no known format"),
         (["--image", "/etc/hostname", "--prompt", "x", "--raw"], "images[0]: "),
     ],

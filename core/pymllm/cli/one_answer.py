@@ -8,6 +8,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pymllm.errors import RequestError
+
 if TYPE_CHECKING:
     from pymllm.config import Config
     from pymllm.frontend.generation import Delta, PlacedPrompt
@@ -54,7 +56,13 @@ def _prompt(llm: LLM, prompt: str, args: argparse.Namespace) -> PlacedPrompt:
     messages: list[dict[str, Any]] = [{"role": "user", "content": content}]
     if args.system is not None:
         messages.insert(0, {"role": "system", "content": args.system})
-    return llm.read_chat(messages)
+    try:
+        return llm.read_chat(messages)
+    except RequestError as error:
+        sentence = str(error)
+        for place, file in enumerate([*images, *videos]):
+            sentence = sentence.replace(f"messages[{len(messages) - 1}].content[{place}]", file)
+        raise RequestError(sentence, error.field) from error
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pymllm.cli.common import add_config_arguments, compose_arguments
@@ -85,3 +86,7 @@ def _check(args: argparse.Namespace) -> None:
         for option in options:
             if getattr(args, option) not in (None, False) and not given[mode]:
                 raise ConfigError(f"--{option.replace('_', '-')} has an effect only with --{mode}")
+    for option in ("image", "video"):
+        for file in getattr(args, option) or []:
+            if ":" not in file and not Path(file).is_file():  # URLs are for the loader
+                raise ConfigError(f"--{option} {file}: there is no such file")
