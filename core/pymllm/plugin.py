@@ -91,11 +91,14 @@ class ModelSpec(PluginSpec):
     processor: for a model that takes images or videos, import string of a factory
         ``processor(config, context) -> MediaProcessor`` (see :mod:`pymllm.interfaces.media`). It is loaded in the
         process that answers clients, which never runs a model: its module must not import torch.
+    evaluation: for a plugin that has questions to judge a model by (``pymllm eval``), import string of a function that
+        gives them (see :mod:`pymllm.interfaces.evaluation`).
     """
 
     config: type = ModelOptions
     architectures: tuple[str, ...] = ()
     processor: str = ""
+    evaluation: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,6 +55,11 @@ CASES = {
         "@hookimpl\ndef pymllm_model():\n    return ModelSpec(factory='a:b', processor='package.module')",
         "processor='package.module', which is not of the form 'package.module:Attribute'",
     ),
+    "evaluation without attribute": (
+        "model",
+        "@hookimpl\ndef pymllm_model():\n    return ModelSpec(factory='a:b', evaluation='package.module')",
+        "evaluation='package.module', which is not of the form 'package.module:Attribute'",
+    ),
     "architectures as text": (
         "model",
         "@hookimpl\ndef pymllm_model():\n    return ModelSpec(factory='a:b', architectures='LlamaForCausalLM')",

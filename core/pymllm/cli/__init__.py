@@ -22,6 +22,7 @@ COMMANDS = {
     "run": "serve a model, or answer one prompt or a file of prompts",
     "chat": "chat in the terminal, with a configuration or a running server",
     "bench": "measure the model, throughput, latency or a running server, and draw the results",
+    "eval": "ask a model the questions of its plugin, and count the right answers",
     "warmup": "fetch and build ahead of time what a start needs, and say what was built",
     "plugins": "list the installed plugins",
     "config": "print a composed configuration",

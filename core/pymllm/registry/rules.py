@@ -58,10 +58,10 @@ def _brief(value: Any) -> str:
 
 
 def _reference_problem(spec: PluginSpec) -> str | None:
-    for name in ("factory", "probe", "processor"):
+    for name in ("factory", "probe", "processor", "evaluation"):
         value = getattr(spec, name, "a:b")
-        if name == "processor" and value == "":
-            continue  # a model of text alone
+        if name in ("processor", "evaluation") and value == "":
+            continue  # not every model has one
         module, _, attribute = value.partition(":") if isinstance(value, str) else ("", "", "")
         if not module or not attribute:
             return f"declares {name}={value!r}, which is not of the form 'package.module:Attribute'"

@@ -37,9 +37,7 @@ def _ring(radii: tuple[float, ...], corners: int) -> list[tuple[float, float]]:
 
 def _heart() -> list[tuple[float, float]]:
     angles = [2 * pi * i / 32 for i in range(32)]
-    return [
-        (sin(a) ** 3, -(13 * cos(a) - 5 * cos(2 * a) - 2 * cos(3 * a) - cos(4 * a)) / 16.5 - 0.12) for a in angles
-    ]
+    return [(sin(a) ** 3, -(13 * cos(a) - 5 * cos(2 * a) - 2 * cos(3 * a) - cos(4 * a)) / 16.5 - 0.12) for a in angles]
 
 
 OUTLINES = {

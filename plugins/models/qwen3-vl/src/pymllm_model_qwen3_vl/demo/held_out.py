@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 import numpy as np
@@ -20,21 +20,22 @@ SEED, TRAINING_SEED = 20260, 1
 QUESTIONS = 1440
 """How many there are: 240 of each kind, half of them in each language."""
 
-CHOICES = 12
+CHOICES = 8
 """Of so many scenes, the one is taken whose answer was right least often so far."""
 
 
-def held_out(variety: Variety | None = None) -> Iterator[Question]:
+def held_out(variety: Variety | None = None, kinds: Sequence[str] = KINDS_OF_QUESTIONS) -> Iterator[Question]:
     """The questions, kinds and languages in turn, so that a part from the start is balanced as well.
 
     Each has a picture of its own. Of the answers to a kind of question, each is right about equally often.
+    variety, kinds: of an easier set; scenes of that variety must be able to answer questions of all these kinds.
     """
     variety = variety or Variety()
     answers: dict[tuple[str, Language], Counter[str]] = defaultdict(Counter)
-    for number in range(QUESTIONS):
+    for number in range(QUESTIONS // len(KINDS_OF_QUESTIONS) * len(kinds)):
         rng = np.random.default_rng([SEED, number])
-        kind = KINDS_OF_QUESTIONS[number % len(KINDS_OF_QUESTIONS)]
-        language = LANGUAGES[number // len(KINDS_OF_QUESTIONS) % len(LANGUAGES)]
+        kind = kinds[number % len(kinds)]
+        language = LANGUAGES[number // len(kinds) % len(LANGUAGES)]
         seen = answers[kind, language]
         choices = islice(_asked(rng, variety, kind, language), CHOICES)
         scene, asked = min(choices, key=lambda choice: seen[choice[1].answer])

@@ -34,7 +34,10 @@ QUESTIONS: dict[str, dict[Language, tuple[str, ...]]] = {
         "zh": ("{it}和{other}哪个更小?", "哪个比较小,{it}还是{other}?"),
     },
     "left": {
-        "en": ("Which is further left, the {it} or the {other}?", "Which is more to the left, the {it} or the {other}?"),
+        "en": (
+            "Which is further left, the {it} or the {other}?",
+            "Which is more to the left, the {it} or the {other}?",
+        ),
         "zh": ("{it}和{other}哪个更靠左?", "哪个在左边,{it}还是{other}?"),
     },
     "right": {

@@ -50,19 +50,24 @@ def name_of(shape: Shape, traits: Traits, language: Language, *, plural: bool = 
     return " ".join(word for word in (size, colour, noun) if word)
 
 
-def _alone(shape: Shape, traits: Traits, shapes: Sequence[Shape]) -> bool:
-    return sum(_same(shape, other, traits) for other in shapes) == 1
+def _key(shape: Shape, traits: Traits) -> tuple[str, ...]:
+    return tuple([getattr(shape, trait) for trait in traits])
 
 
-def _same(shape: Shape, other: Shape, traits: Traits) -> bool:
-    return all(getattr(shape, trait) == getattr(other, trait) for trait in traits)
+def _singles(shapes: Sequence[Shape], traits: Traits) -> list[Shape]:
+    """Shapes that share these traits with no other."""
+    keys = [_key(shape, traits) for shape in shapes]
+    return [shape for shape, key in zip(shapes, keys) if keys.count(key) == 1]
 
 
 def _named(
-    rng: np.random.Generator, shapes: Sequence[Shape], choices: Sequence[Traits]
+    rng: np.random.Generator,
+    shapes: Sequence[Shape],
+    choices: Sequence[Traits],
+    suits: Callable[[Shape], bool] = lambda shape: True,
 ) -> tuple[Shape, Traits] | None:
-    """A shape, and traits that no other shape shares all of."""
-    found = [(shape, traits) for shape in shapes for traits in choices if _alone(shape, traits, shapes)]
+    """A shape that suits, and traits that no other shape shares all of."""
+    found = [(shape, traits) for traits in choices for shape in _singles(shapes, traits) if suits(shape)]
     return pick(rng, found) if found else None
 
 
@@ -88,27 +93,21 @@ def _count(rng: np.random.Generator, shapes: Sequence[Shape], scene: Scene, lang
         return None
     shape = pick(rng, shapes)
     traits = pick(rng, ((), ("kind",), ("colour",)))
-    number = sum(_same(shape, other, traits) for other in shapes)
+    number = [_key(other, traits) for other in shapes].count(_key(shape, traits))
     return "count", {"it": name_of(shape, traits, language, plural=True)}, str(number)
 
 
 def _position(rng: np.random.Generator, shapes: Sequence[Shape], scene: Scene, language: Language) -> Found | None:
-    clear = [shape for shape in shapes if _third(shape.x / scene.width) is not None]
-    clear = [shape for shape in clear if _third(shape.y / scene.height) is not None]
-    choices = (("kind",), ("colour",), ("colour", "kind"))
-    found = [(shape, traits) for shape in clear for traits in choices if _alone(shape, traits, shapes)]
-    if not found:
+    def clear(shape: Shape) -> bool:
+        thirds = 3 * shape.x / scene.width, 3 * shape.y / scene.height
+        return all(abs(third - border) > 0.2 for third in thirds for border in (1, 2))
+
+    named = _named(rng, shapes, (("kind",), ("colour",), ("colour", "kind")), clear)
+    if named is None:
         return None
-    shape, traits = pick(rng, found)
-    row, column = _third(shape.y / scene.height), _third(shape.x / scene.width)
-    assert row is not None and column is not None
-    return "position", {"it": name_of(shape, traits, language)}, PLACES[row][column].say(language)
-
-
-def _third(place: float) -> int | None:
-    """0, 1 or 2; None close to where they meet."""
-    third = place * 3
-    return int(third) if abs(third - 1) > 0.2 and abs(third - 2) > 0.2 else None
+    shape, traits = named
+    place = PLACES[int(3 * shape.y / scene.height)][int(3 * shape.x / scene.width)]
+    return "position", {"it": name_of(shape, traits, language)}, place.say(language)
 
 
 def _size(rng: np.random.Generator, shapes: Sequence[Shape], scene: Scene, language: Language) -> Found | None:
@@ -121,8 +120,7 @@ def _size(rng: np.random.Generator, shapes: Sequence[Shape], scene: Scene, langu
 
 def _comparison(rng: np.random.Generator, shapes: Sequence[Shape], scene: Scene, language: Language) -> Found | None:
     traits = ("colour", "kind")
-    single = [shape for shape in shapes if _alone(shape, traits, shapes)]
-    found = [(what, pair) for pair in combinations(single, 2) for what in _differences(*pair, scene)]
+    found = [(what, pair) for pair in combinations(_singles(shapes, traits), 2) for what in _differences(*pair, scene)]
     if not found:
         return None
     what, pair = pick(rng, found)
