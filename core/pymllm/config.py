@@ -170,8 +170,8 @@ class MediaConfig:
     video_fps: frames a second taken from a video whose request does not say.
     max_tokens: of a picture or video, in the prompt; a larger one is made smaller; null means 16,384 on a GPU of
         40 GiB or more, 4,096 on a smaller one and 1,024 on a CPU.
-    cache_bytes: of the device for features of media that may be asked for again; null means 1 GiB on a GPU of 40 GiB
-        or more, else 128 MiB.
+    cache_bytes: of the device for features of media that may be asked for again, 0 for none; null means 1 GiB on a
+        GPU of 40 GiB or more, else 128 MiB.
     """
 
     allowed_local_folders: list[str] = field(default_factory=list)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
@@ -31,9 +32,9 @@ def test_lists_are_plain_lists() -> None:
     assert all(type(value) is list for value in (media.allowed_ports, media.allowed_hosts))
 
 
-def test_it_composes_again_from_what_is_printed(tmp_path: object) -> None:
+def test_it_composes_again_from_what_is_printed(tmp_path: Path) -> None:
     config = compose(None, ["model.path=x", "media.allowed_hosts=[a.example]", "media.max_pixels=5"])
-    path = tmp_path / "again.yaml"  # type: ignore[operator]
+    path = tmp_path / "again.yaml"
     path.write_text(to_yaml(config))
     assert compose(path).media == config.media
 
@@ -51,6 +52,8 @@ def test_it_composes_again_from_what_is_printed(tmp_path: object) -> None:
         ("media.timeout_seconds=.inf", "media.timeout_seconds: must be a number above 0"),
         ("media.max_pixels=0", "media.max_pixels: must be at least 1"),
         ("media.decode_threads=0", "media.decode_threads: must be at least 1"),
+        ("media.max_tokens=0", "media.max_tokens: must be at least 1"),
+        ("media.cache_bytes=-1", "media.cache_bytes: must be at least 0"),
         ("media.max_concurrent_requests=0", "media.max_concurrent_requests: must be at least 1"),
     ],
 )

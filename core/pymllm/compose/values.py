@@ -102,4 +102,6 @@ _RULES: dict[str, Rule] = {
     "media.max_video_frames": _integer(1),
     "media.max_video_seconds": _time_limit,
     "media.video_fps": _time_limit,
+    "media.max_tokens": _integer(1),
+    "media.cache_bytes": _integer(0, 2**63 - 1),
 }

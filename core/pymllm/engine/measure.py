@@ -60,13 +60,8 @@ def measure(
         torch.cuda.empty_cache()
     media_tokens = media_limit(config, device, max_context) if model.media_width else 0
     media_bytes = _encode_peak(model, device, media_tokens) + media_cache_bytes(config, device) if media_tokens else 0
-    foreseen = 0
-    if graphs:
-        with must_fit(GRAPHS_DO_NOT_FIT):
-            sizes = {"max_running": engine.max_running_requests, "max_context": max_context}
-            foreseen = cuda_runner(
-                model, attention, vocab_size=vocab, max_batch_tokens=max_batch, graphs=True, **sizes
-            ).foresee()
+    sizes = {"max_running": engine.max_running_requests, "max_context": max_context, "max_batch_tokens": max_batch}
+    foreseen = _foreseen_graphs(model, attention, vocab_size=vocab, **sizes) if graphs else 0
     fraction = engine.memory_fraction or (0.5 if device.type == "cpu" else 0.9)
     pages = kv_pages(
         Budget(total_bytes(device), available_bytes(device), weights, peak + media_bytes, fraction, foreseen),
@@ -124,7 +119,8 @@ def media_limit(config: Config, device: torch.device, max_context: int) -> int:
 
 def media_cache_bytes(config: Config, device: torch.device) -> int:
     """What features that may be asked for again may take."""
-    return config.media.cache_bytes or (2**30 if _is_large(device) else 2**27)
+    default = 2**30 if _is_large(device) else 2**27
+    return default if config.media.cache_bytes is None else config.media.cache_bytes
 
 
 def _is_large(device: torch.device) -> bool:
@@ -140,6 +136,12 @@ def _encode_peak(model: Model, device: torch.device, tokens: int) -> int:
 
     with must_fit(f"encoding an image of {tokens} tokens does not fit; lower media.max_tokens"):
         return peak_bytes(device, encode)
+
+
+def _foreseen_graphs(model: Model, attention: AttentionBackend, **sizes: int) -> int:
+    """Bytes that CUDA graphs for these sizes will take."""
+    with must_fit(GRAPHS_DO_NOT_FIT):
+        return cuda_runner(model, attention, graphs=True, **sizes).foresee()
 
 
 def cuda_runner(model: Model, attention: AttentionBackend, **sizes: Any) -> CudaRunner:

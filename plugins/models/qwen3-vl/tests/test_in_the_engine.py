@@ -146,7 +146,7 @@ def test_another_picture_never_shares_and_the_same_one_does(tiny: Path) -> None:
 
 
 def test_what_the_prefix_cache_covers_is_not_encoded(tiny: Path) -> None:
-    served = Served(tiny, **{"cache.page_size": 4, "media.cache_bytes": 1})  # features are dropped at once
+    served = Served(tiny, **{"cache.page_size": 4, "media.cache_bytes": 0})  # features are dropped at once
     case = (f"{IMAGE} and a question", [picture(1, 100, 100)])
     first = served.answers([case], "a")
     assert (served.store.encoded, served.store.knows(b"")) == (1, False)
@@ -158,7 +158,7 @@ def test_what_the_prefix_cache_covers_is_not_encoded(tiny: Path) -> None:
 
 
 def test_features_in_use_are_never_dropped(tiny: Path, expected) -> None:
-    served = Served(tiny, **{"engine.max_batch_tokens": 16, "media.cache_bytes": 1, "cache.plugin": "chunk"})
+    served = Served(tiny, **{"engine.max_batch_tokens": 16, "media.cache_bytes": 0, "cache.plugin": "chunk"})
     names = ["four images", "both", "two images"]
     assert served.answers([CASES[name] for name in names]) == [expected[name] for name in names]
     assert served.store.encoded == 8

@@ -13,33 +13,10 @@ from torch import Tensor, nn
 
 from pymllm.errors import CheckpointError
 from pymllm.interfaces import MediaItem
-from pymllm.layers import BuildContext, DecoderConfig, DenseModel, RMSNorm, Rope, optional
+from pymllm.layers import BuildContext, DecoderConfig, DenseModel, optional
+from pymllm_model_qwen3.model import Qwen3Attention
 from pymllm_model_qwen3_vl.sizes import VisionSizes
 from pymllm_model_qwen3_vl.vision import VisionTower
-
-
-class Qwen3VLAttention(nn.Module):
-    """Grouped-query attention with q and k norms and rotary positions, on the residual stream:
-    h [T, C] -> h + attention(norm(h))."""
-
-    def __init__(self, context: BuildContext, rope: Rope, *, sizes: DecoderConfig, bias: bool) -> None:
-        super().__init__()
-        q_width, kv_width = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
-        self.qkv = context.linear(
-            ("q_proj", "k_proj", "v_proj"), sizes.hidden, (q_width, kv_width, kv_width), bias=bias, parallel="column"
-        )
-        self.attention = context.attention(
-            heads=sizes.heads,
-            kv_heads=sizes.kv_heads,
-            head_dim=sizes.head_dim,
-            rope=rope,
-            q_norm=context.norm("q_norm", sizes.head_dim, sizes.eps),
-            k_norm=context.norm("k_norm", sizes.head_dim, sizes.eps),
-        )
-        self.output = context.linear("o_proj", q_width, sizes.hidden, bias=bias, parallel="row")
-
-    def forward(self, h: Tensor, norm: RMSNorm, positions: Tensor) -> Tensor:
-        return self.output.onto(self.attention(self.qkv.after_norm(h, norm), positions), h)
 
 
 class Qwen3VLModel(DenseModel):
@@ -59,7 +36,7 @@ class Qwen3VLModel(DenseModel):
             sizes,
             text,
             context,
-            partial(Qwen3VLAttention, sizes=sizes, bias=optional(text, "attention_bias", False)),
+            partial(Qwen3Attention, sizes=sizes, bias=optional(text, "attention_bias", False)),
             name="model.language_model",
             rope=context.multi_rope(text, sizes.head_dim),
         )
