@@ -34,6 +34,7 @@ class FlashInferAttention(TritonAttention):
         dtypes=frozenset({torch.bfloat16, torch.float16}),
         head_dims=frozenset(HEAD_SIZES),
     )
+    own_prefill = False
 
     def __init__(self, options: FlashInferOptions, context: AttentionContext) -> None:
         """Raises PluginError if FlashInfer is not installed or the device is not a GPU, and ConfigError for an

@@ -54,6 +54,9 @@ class TritonAttention(AttentionBackend):
         kv_dtypes=frozenset({KVDtype.auto, KVDtype.fp8}),
     )
 
+    own_prefill = True
+    """Whether ``prefill`` is this class's; a subclass that overrides it says no, and nothing is compiled in vain."""
+
     def __init__(self, options: object, context: AttentionContext) -> None:
         super().__init__(context)
         self._caches: dict[str, PagedCache] = {}
@@ -124,7 +127,8 @@ class TritonAttention(AttentionBackend):
         mixed = Step(AttentionBatch([1, 2], [1, 2], numbers, numbers, numbers[:, None], slots), numbers)
         launches = [self._decode(layer, q, q, decodes, requests) for requests in BATCH_SIZES]
         launches.append(self._decode(layer, q, q, mixed, 1))
-        launches += [self._prefill(layer, q, q, mixed, longest) for longest in CONTEXTS]
+        if self.own_prefill:
+            launches += [self._prefill(layer, q, q, mixed, longest) for longest in CONTEXTS]
         for launch in launches:
             launch.compile()
 
