@@ -50,7 +50,7 @@ def evaluation_set(model: ModelConfig) -> Iterable[Question]:
     spec = registry.load("model", name)
     offered = registry.evaluation(name, spec) if isinstance(spec, ModelSpec) else None
     if offered is None:
-        cure = "give a model whose plugin has one, such as qwen3-vl"
+        cure = "give a model whose plugin has one"
         raise ConfigError(f"model plugin '{name}' has no evaluation set: {cure}")
     return offered()
 

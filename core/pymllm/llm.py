@@ -6,7 +6,7 @@ import asyncio
 import queue
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -146,7 +146,7 @@ class LLM:
         read = prompt if isinstance(prompt, UnplacedPrompt) else read_prompt(prompt, self.frontend.encode)[1]
         return self._place([read], [""])[0]
 
-    def stream(self, prompt: OnePrompt, sampling_params: SamplingParams | None = None) -> Iterator[Delta]:
+    def stream(self, prompt: OnePrompt, sampling_params: SamplingParams | None = None) -> Generator[Delta, None, None]:
         """Answer one prompt piece by piece; ``"".join(delta.text for delta in ...)`` is the whole text.
 
         The prompt is checked now (RequestError) and runs from the first ``next`` on. Closing the iterator,
@@ -234,7 +234,7 @@ class LLM:
                 self._raise_if_dead(delta)
                 return index
 
-    def _stream(self, prompt: Prepared) -> Iterator[Delta]:
+    def _stream(self, prompt: Prepared) -> Generator[Delta, None, None]:
         events: queue.SimpleQueue[Delta] = queue.SimpleQueue()
         generation = self.frontend.start_prepared(prompt, events.put)
         try:

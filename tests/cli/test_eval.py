@@ -116,7 +116,7 @@ def error(done: Any) -> str:
 
 def test_a_model_whose_plugin_has_no_questions_is_one_line(tiny: Path) -> None:
     assert error(run_pymllm("eval", f"model.path={tiny}")) == (
-        "pymllm: model plugin 'llama' has no evaluation set: give a model whose plugin has one, such as qwen3-vl"
+        "pymllm: model plugin 'llama' has no evaluation set: give a model whose plugin has one"
     )
 
 

@@ -71,7 +71,7 @@ class LocalBackend(ChatBackend):
     def reply(self, messages: Messages, params: SamplingParams) -> Iterator[Piece]:
         prompt = self._llm.read_chat(messages)
         yield Piece(prompt=len(prompt.token_ids))
-        with closing(self._llm.stream(prompt, params)) as deltas:  # type: ignore[type-var]
+        with closing(self._llm.stream(prompt, params)) as deltas:
             for index, delta in enumerate(deltas):
                 if delta.error is not None:
                     raise ChatError(delta.error)
