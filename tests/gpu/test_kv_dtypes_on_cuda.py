@@ -1,4 +1,9 @@
-"""An fp8 cache on a CUDA device: the answers of the reference backend on a CPU, with graphs, hits and preemption."""
+"""An fp8 cache on a CUDA device: the answers of the reference backend on a CPU, with graphs, hits and preemption.
+
+Where float32 differs in its last bit, as it may between devices and numbers of rows, a value between two of fp8 can be
+rounded to either, which differ by an eighth. So a token is compared only if it and all before it were clear in the
+reference: likelier than the second by more than one such value changes.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,9 @@ from pymllm.testing.tiny import make_tiny_checkpoint
 pytestmark = pytest.mark.gpu
 
 COUNT = 12
+CLEAR = 0.01
+"""Of log-probability: several times what was seen of one value."""
+
 VARIANTS = {
     "default": {},
     "no reuse": {"cache.plugin": "chunk"},
@@ -39,9 +47,22 @@ def checkpoint(tmp_path_factory):
 def expected(checkpoint, prompts):
     client = start(checkpoint, {"attention.plugin": "torch", "attention.kv_dtype": "fp8"})
     try:
-        return answers(client, prompts, COUNT)
+        outputs = run(client, prompts, greedy(COUNT, logprobs=2))
     finally:
         client.close()
+    clear = [answer[: clear_tokens(parts)] for answer, parts in zip(tokens(outputs), outputs)]
+    assert sum(map(len, clear)) > 0.75 * COUNT * len(prompts)
+    return clear
+
+
+def clear_tokens(outputs) -> int:
+    """How many tokens of an answer come before the first one that had a close rival."""
+    tops = [sorted(one.top.values()) for output in outputs for one in output.logprobs or ()]
+    return next((count for count, (second, first) in enumerate(tops) if first - second < CLEAR), len(tops))
+
+
+def clearly(found, expected) -> list[list[int]]:
+    return [answer[: len(clear)] for answer, clear in zip(found, expected)]
 
 
 @pytest.mark.parametrize("attention", ["torch", "triton"])
@@ -51,8 +72,8 @@ def test_answers_in_float32(checkpoint, prompts, expected, attention, overrides)
     client = start(checkpoint, {**options, **overrides})
     try:
         assert client.info.kv_dtype == "fp8"
-        assert answers(client, prompts, COUNT) == expected
-        assert answers(client, prompts, COUNT) == expected  # now with whatever is cached
+        assert clearly(answers(client, prompts, COUNT), expected) == expected
+        assert clearly(answers(client, prompts, COUNT), expected) == expected  # now with whatever is cached
     finally:
         client.close()
 

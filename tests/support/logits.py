@@ -89,11 +89,14 @@ def answer(client: EngineClient, prompts: Sequence[list[int]], count: int) -> li
 
 
 class References:
-    """transformers' model in float32 and in bfloat16, with the same weights, which are exact in bfloat16."""
+    """transformers' model in float32 and in bfloat16, with the same weights, which are exact in bfloat16. Buffers stay
+    as they are: the frequencies of the rotary embedding are float32 in both, as transformers loads a model."""
 
     def __init__(self, model: nn.Module, device: str) -> None:
-        self.exact: Any = model.to(device=device, dtype=torch.bfloat16).to(torch.float32).eval()
-        self.rounded: Any = copy.deepcopy(self.exact).to(torch.bfloat16)
+        self.exact: Any = model.to(device).eval()
+        _cast_parameters(self.exact, torch.bfloat16)
+        self.rounded: Any = copy.deepcopy(self.exact)
+        _cast_parameters(self.exact, torch.float32)
         self._device = device
 
     @torch.inference_mode()
@@ -101,6 +104,11 @@ class References:
         """[L, V] float32 of the tokens in both."""
         ids = torch.tensor([tokens], device=self._device)
         return self.exact(ids).logits[0].float(), self.rounded(ids).logits[0].float()
+
+
+def _cast_parameters(model: nn.Module, dtype: torch.dtype) -> None:
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
 
 
 def differences(references: References, answer: Answer) -> tuple[Difference, Difference]:
