@@ -53,6 +53,12 @@ CASES = {
         {"x": BF16, "weight": BF16, "out": BF16, "rows": "i32", "eps": "fp32"},
         {"SIZE": 2560, "BLOCK": 4096, "ROWS": 1},
     ),
+    "layer norm": (
+        "rows_triton",
+        "layer_norm_kernel",
+        {"x": BF16, "weight": BF16, "bias": BF16, "offset": F32, "out": BF16, "rows": "i32", "eps": "fp32"},
+        {"SIZE": 1152, "BLOCK": 2048, "ROWS": 1},
+    ),
     "activation": (
         "rows_triton",
         "silu_and_mul_kernel",

@@ -1,4 +1,4 @@
-"""RMS norm and silu(gate) * up equal float64, under the interpreter and on a GPU."""
+"""Norms and silu(gate) * up equal float64, under the interpreter and on a GPU."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from pymllm.layers.kernels import rms_norm, silu_and_mul
+from pymllm.layers.kernels import layer_norm, rms_norm, silu_and_mul
 
 
 def exact_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     x = x.double()
     return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight.double()
+
+
+def exact_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, offset: Tensor | None, eps: float) -> Tensor:
+    x = x.double() + (0 if offset is None else offset.double())
+    centred = x - x.mean(-1, keepdim=True)
+    return centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt() * weight.double() + bias.double()
 
 
 def exact_silu(gate_up: Tensor) -> Tensor:
@@ -28,6 +34,20 @@ def test_the_interpreted_norm(interpreted: Callable[[str], ModuleType], shape: t
     out = torch.full_like(x, float("nan"))
     interpreted("rows_triton").launch_rms_norm(x, weight, out, 1e-3)
     torch.testing.assert_close(out.double(), exact_norm(x, weight, 1e-3), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(5, 3, 96), (9, 128), (2, 1152)], ids=str)
+@pytest.mark.parametrize("lacking", [False, True])
+def test_the_interpreted_layer_norm(
+    interpreted: Callable[[str], ModuleType], shape: tuple[int, ...], lacking: bool
+) -> None:
+    x, weight, bias = torch.randn(shape) + 3, torch.rand(shape[-1]), torch.randn(shape[-1])
+    offset = 2 * torch.randn(shape[-1]) if lacking else None
+    out = torch.full_like(x, float("nan"))
+    interpreted("rows_triton").launch_layer_norm(x, weight, bias, offset, out, 1e-3)
+    expected = exact_layer_norm(x, weight, bias, offset, 1e-3)
+    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(layer_norm(x, weight, bias, 1e-3, offset).double(), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(1, 100), (5, 3000)], ids=str)
@@ -45,7 +65,10 @@ def test_on_a_gpu(rows: int, dtype: torch.dtype) -> None:
     bound = {torch.float32: 1e-6, torch.float16: 8e-4, torch.bfloat16: 6e-3}[dtype]
     for size in (96, 1024, 2560, 9728):
         x, weight = torch.randn(rows, size, device="cuda", dtype=dtype), torch.rand(size, device="cuda", dtype=dtype)
+        bias, offset = torch.randn_like(weight), 2 * torch.randn(size, device="cuda")
         for found, exact in [
+            (layer_norm(x, weight, bias, 1e-6), exact_layer_norm(x, weight, bias, None, 1e-6)),
+            (layer_norm(x, weight, bias, 1e-6, offset), exact_layer_norm(x, weight, bias, offset, 1e-6)),
             (rms_norm(x, weight, 1e-6), exact_norm(x, weight, 1e-6)),
             (silu_and_mul(x), exact_silu(x)),
         ]:

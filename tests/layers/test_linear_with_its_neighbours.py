@@ -62,9 +62,21 @@ def test_all_verbs(device: str, rows: int, dtype: torch.dtype) -> None:
     gate, up = (normed(h, scale) @ w.T + b).chunk(2, -1)
     assert error(gate_up.gated(h, norm), gate / (1 + (-gate).exp()) * up) < bound
     assert torch.equal(h, kept), "the residual stream is left as it is"
+    wide, w, b = layer((2000,), 1032, dtype, device)
+    for approximate in ("none", "tanh"):
+        exact = nn.functional.gelu(normed(h, scale) @ w.T + b, approximate=approximate)
+        assert error(wide.gelu(h, norm, approximate=approximate), exact) < bound
+    assert torch.equal(h, kept), "the residual stream is left as it is"
     down, w, b = layer((1032,), 304, dtype, device)
     x = torch.randn(rows, 304).to(device, dtype)
     assert error(down.onto(x, h), kept.double().cpu() + x.double().cpu() @ w.T + b) < bound
+
+
+def test_gelu_without_a_norm() -> None:
+    wide, w, b = layer((40, 24), 64, torch.float32, "cpu")
+    x = torch.randn(3, 64)
+    exact = nn.functional.gelu(x.double() @ w.T + b, approximate="tanh")
+    assert error(wide.gelu(x, approximate="tanh"), exact) < 1e-6
 
 
 def test_a_gate_without_a_norm() -> None:

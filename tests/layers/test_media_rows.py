@@ -28,21 +28,32 @@ class Identity(nn.Module):
 class Stateless(DenseModel):
     """A decoder whose tokens do not see one another."""
 
-    def __init__(self, config: Any, context: Any) -> None:
+    def __init__(self, config: Any, context: Any, media_levels: int = 0) -> None:
         context.weights.ignore(r".*\.self_attn\..*")
-        super().__init__(DecoderConfig.read(config), config, context, lambda context, rope: Identity())
+        block = lambda context, rope: Identity()  # noqa: E731
+        super().__init__(DecoderConfig.read(config), config, context, block, media_levels=media_levels)
 
 
-@pytest.fixture
-def harness(tmp_path: Path) -> Harness:
-    return load_model(make_tiny_checkpoint(tmp_path / "llama", "llama"), Stateless)
+class OneLevel(Stateless):
+    def __init__(self, config: Any, context: Any) -> None:
+        super().__init__(config, context, media_levels=1)
+
+
+class ThreeLevels(Stateless):
+    def __init__(self, config: Any, context: Any) -> None:
+        super().__init__(config, context, media_levels=3)
+
+
+def load(folder: Path, model: type[Stateless]) -> Harness:
+    return load_model(make_tiny_checkpoint(folder / "llama", "llama"), model)
 
 
 def run(harness: Harness, media: MediaRows | None) -> Tensor:
     return harness.run(Chunk([3, 4, 5, 6], harness.page_list(4), media=media))[0]
 
 
-def test_features_stand_for_embeddings(harness: Harness) -> None:
+def test_features_stand_for_embeddings(tmp_path: Path) -> None:
+    harness = load(tmp_path, OneLevel)
     table: Any = harness.model.get_parameter("decoder.embedding.weight")
     features = table[[40, 41]].clone()
     found = run(harness, MediaRows(torch.tensor([2, 0]), features))
@@ -50,8 +61,9 @@ def test_features_stand_for_embeddings(harness: Harness) -> None:
     assert torch.equal(found, expected)
 
 
-def test_levels_are_added_after_the_first_layers(harness: Harness) -> None:
+def test_levels_are_added_after_the_first_layers(tmp_path: Path) -> None:
     """Against the layers called one by one."""
+    harness = load(tmp_path, ThreeLevels)
     decoder: Any = harness.model.get_submodule("decoder")
     rows, levels = torch.tensor([1, 3]), torch.randn(3, 2, WIDTH)
     found = run(harness, MediaRows(rows, torch.cat(list(levels), dim=1)))
@@ -66,7 +78,8 @@ def test_levels_are_added_after_the_first_layers(harness: Harness) -> None:
     torch.testing.assert_close(found, expected)
 
 
-def test_a_model_without_media_says_so(harness: Harness) -> None:
+def test_a_model_without_media_says_so(tmp_path: Path) -> None:
+    harness = load(tmp_path, Stateless)
     assert (harness.model.media_width, harness.model.position_axes) == (0, 1)
     with pytest.raises(NotImplementedError, match="Stateless takes no images"):
         harness.model.encode_media([])

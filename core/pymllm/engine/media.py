@@ -104,8 +104,10 @@ class MediaStore:
                 self.encoded += 1
 
     def _pixels(self, each: MediaInput) -> Tensor:
-        array = np.frombuffer(each.pixels, dtype=np.uint8).reshape(each.shape)
-        return self._to_device(torch.from_numpy(array.copy()))  # a tensor must be writable
+        cuda = self._device.type == "cuda"
+        pixels = torch.empty(each.shape, dtype=torch.uint8, pin_memory=cuda)
+        pixels.numpy()[:] = np.frombuffer(each.pixels, dtype=np.uint8).reshape(each.shape)
+        return pixels.to(self._device, non_blocking=True)
 
     def _to_device(self, tensor: Tensor) -> Tensor:
         return tensor.pin_memory().to(self._device, non_blocking=True) if self._device.type == "cuda" else tensor

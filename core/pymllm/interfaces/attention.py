@@ -227,10 +227,10 @@ class AttentionBackend(ABC):
         """Copy whole pages, in every group and layer. The two lists have one length and do not overlap."""
 
     @abstractmethod
-    def varlen(self, q: Tensor, k: Tensor, v: Tensor, starts: Sequence[int], scale: float) -> Tensor:
-        """Unpaged, non-causal attention inside each sequence of a packed batch (vision towers).
+    def varlen(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, starts: Sequence[int], scale: float) -> None:
+        """Unpaged, non-causal attention inside each sequence of a packed batch (vision towers), written to ``out``.
 
-        q: [T, H, D]; k, v: [T, K, D]; starts: [N + 1] host, row bounds of the N sequences -> [T, H, D].
+        q, out: [T, H, D]; k, v: [T, K, D]; starts: [N + 1] host, row bounds of the N sequences.
         """
 
     def produce(self, layer: AttentionLayer, qkv: Tensor, positions: Tensor) -> Tensor:

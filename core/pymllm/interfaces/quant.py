@@ -62,12 +62,12 @@ class LinearSpec:
 class Linear(nn.Module, ABC):
     """A linear layer as a quantization method made it.
 
-    Models call it through four verbs. Only ``forward`` must be written; the others compose it with its neighbours, and
+    Models call it through five verbs. Only ``forward`` must be written; the others compose it with its neighbours, and
     a method overrides them where it has kernels that do both at once. A wrapper (an adapter's delta, an all-reduce)
     that overrides ``forward`` alone turns fusion off by inheriting the compositions.
 
     fusions: what the layer fuses, for information: "norm" (``after_norm``, and the norm in ``gated``), "activation"
-    (``gated``), "residual" (``onto``); none by default.
+    (``gated``, ``gelu``), "residual" (``onto``); none by default.
     spec: what it was made from; the core sets it. None for a head that shares the embedding's weight.
     """
 
@@ -87,6 +87,17 @@ class Linear(nn.Module, ABC):
         norm(h) or of h. h: [T, in_features], left as it is -> [T, I]."""
         gate, up = self(h if norm is None else norm(h)).chunk(2, dim=-1)
         return F.silu(gate).mul_(up)
+
+    def gelu(
+        self,
+        h: Tensor,
+        norm: Callable[[Tensor], Tensor] | None = None,
+        *,
+        approximate: Literal["none", "tanh"],
+    ) -> Tensor:
+        """GELU (Hendrycks & Gimpel 2016) of the layer of norm(h), or of h; approximate: "none" for the exact one.
+        h: [T, in_features], left as it is -> [T, sum(out_features)]."""
+        return F.gelu(self(h) if norm is None else self.after_norm(h, norm), approximate=approximate)
 
     def onto(self, x: Tensor, h: Tensor) -> Tensor:
         """h plus the layer of x: the end of a block on the residual stream. x: [T, in_features];

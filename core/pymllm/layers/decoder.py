@@ -5,7 +5,7 @@ Shape suffixes as in :mod:`pymllm.interfaces.model`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from pymllm.interfaces.media import MediaRows
 from pymllm.interfaces.model import ForwardBatch, Model
 from pymllm.layers.config import optional, required
 from pymllm.layers.context import BuildContext
+from pymllm.layers.media import MediaPoint
 from pymllm.layers.mlp import GatedMLP
 from pymllm.layers.rope import Rope
 
@@ -102,9 +103,21 @@ class DecoderLayer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Embedding, layers and final norm. context: at the decoder's place in the checkpoint ("model")."""
+    """Embedding, layers and final norm.
 
-    def __init__(self, config: DecoderConfig, context: BuildContext, rope: Rope, attention: AttentionBlock) -> None:
+    context: at the decoder's place in the checkpoint ("model"). media_levels: levels of features of images and videos
+    that it takes.
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        context: BuildContext,
+        rope: Rope,
+        attention: AttentionBlock,
+        *,
+        media_levels: int = 0,
+    ) -> None:
         super().__init__()
         self.embedding = context.embedding("embed_tokens", config.vocabulary, config.hidden)
         self.rope = rope
@@ -112,6 +125,7 @@ class Decoder(nn.Module):
             DecoderLayer(config, context.at(f"layers.{index}"), rope, attention) for index in range(config.layers)
         )
         self.norm = context.norm("norm", config.hidden, config.eps)
+        self.media_points = nn.ModuleList(MediaPoint(level) for level in range(media_levels))
         context.weights.ignore(r".*\.rotary_emb\.inv_freq")
 
     def forward(self, token_ids: Tensor, positions: Tensor, media: MediaRows | None = None) -> Tensor:
@@ -121,23 +135,22 @@ class Decoder(nn.Module):
         media: its features, [M, (1 + levels) C], stand for the embeddings of its rows; the further levels are added to
         these rows after the first layers, one each (DeepStack: Meng et al. 2024).
         """
-        h = self.embedding(token_ids)
-        levels: Sequence[Tensor] = ()
-        if media is not None:
-            levels = media.features.split(h.shape[1], dim=1)
-            h.index_copy_(0, media.rows, levels[0])
+        h = self._enter(0, self.embedding(token_ids), media)
         with self.rope.at(positions) as places:
             for index, layer in enumerate(self.layers, start=1):
-                h = layer(h, places)
-                if media is not None and index < len(levels):
-                    h.index_add_(0, media.rows, levels[index])
+                h = self._enter(index, layer(h, places), media)
         return self.norm(h)
+
+    def _enter(self, level: int, h: Tensor, media: MediaRows | None) -> Tensor:
+        if level < len(self.media_points):
+            h = self.media_points[level](h, media)
+        return h
 
 
 class DenseModel(Model):
     """A language model that is a dense decoder and a head, under the names that Llama gave them.
 
-    name: the decoder's place in the checkpoint. rope: the config's, unless given.
+    name: the decoder's place in the checkpoint. rope: the config's, unless given. media_levels: see :class:`Decoder`.
     """
 
     def __init__(
@@ -149,9 +162,12 @@ class DenseModel(Model):
         *,
         name: str = "model",
         rope: Rope | None = None,
+        media_levels: int = 0,
     ) -> None:
         super().__init__()
-        self.decoder = Decoder(sizes, context.at(name), rope or context.rope(config, sizes.head_dim), attention)
+        rope = rope or context.rope(config, sizes.head_dim)
+        self.decoder = Decoder(sizes, context.at(name), rope, attention, media_levels=media_levels)
+        self.media_width = media_levels * sizes.hidden
         tied = self.decoder.embedding if sizes.tied else None
         self.head = context.lm_head("lm_head", sizes.hidden, sizes.vocabulary, tied=tied)
 

@@ -54,6 +54,11 @@ class FusedProducts:
             counters=self._counters,
         )
 
+    def gelu(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """x: [T, K] -> [T, N], GELU of the product, by its tanh approximation. The library's: cuBLASLt computes both at
+        once, where rows are many as in vision towers."""
+        return torch._addmm_activation(bias, x, weight.t(), use_gelu=True)
+
     def onto(self, x: Tensor, h: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """x: [T, K], h: [T, N] -> h plus the product of x; h is overwritten with it, if contiguous."""
         tiling = self._tiling("onto", x, weight)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -57,6 +58,17 @@ class FullPrecisionLinear(Linear):
         if self._fused is not None and isinstance(norm, RMSNorm):
             return self._fused.gated(h, norm, self.weight, self.bias)
         return super().gated(h, norm)
+
+    def gelu(
+        self,
+        h: Tensor,
+        norm: Callable[[Tensor], Tensor] | None = None,
+        *,
+        approximate: Literal["none", "tanh"],
+    ) -> Tensor:
+        if self._fused is None or self.bias is None or approximate != "tanh":
+            return super().gelu(h, norm, approximate=approximate)
+        return self._fused.gelu(h if norm is None else norm(h), self.weight, self.bias)
 
     def onto(self, x: Tensor, h: Tensor) -> Tensor:
         if self._fused is not None:

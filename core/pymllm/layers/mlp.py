@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pymllm.layers.norm import RMSNorm
@@ -30,7 +29,7 @@ class GatedMLP(nn.Module):
 
 
 class MLP(nn.Module):
-    """fc2(gelu(fc1(x))), with biases.
+    """fc2(gelu(fc1(x))), with biases, that of fc2 only if ``last_bias``.
 
     names: of the two layers. sizes: components of x, between the layers, and of the result.
     approximate: "tanh", or "none" for the exact GELU (Hendrycks & Gimpel 2016).
@@ -43,16 +42,17 @@ class MLP(nn.Module):
         sizes: tuple[int, int, int],
         *,
         approximate: Literal["none", "tanh"],
+        last_bias: bool = True,
     ) -> None:
         super().__init__()
         self.fc1 = context.linear(names[0], sizes[0], sizes[1], bias=True, parallel="column")
-        self.fc2 = context.linear(names[1], sizes[1], sizes[2], bias=True, parallel="row")
-        self._approximate = approximate
+        self.fc2 = context.linear(names[1], sizes[1], sizes[2], bias=last_bias, parallel="row")
+        self._approximate: Literal["none", "tanh"] = approximate
 
     def forward(self, x: Tensor) -> Tensor:
         """x: [T, sizes[0]] -> [T, sizes[2]]."""
-        return self.fc2(F.gelu(self.fc1(x), approximate=self._approximate))
+        return self.fc2(self.fc1.gelu(x, approximate=self._approximate))
 
     def onto(self, h: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
         """h: the residual stream, [T, C], may be overwritten; norm: the block's -> h plus the MLP of norm(h)."""
-        return self.fc2.onto(F.gelu(self.fc1.after_norm(h, norm), approximate=self._approximate), h)
+        return self.fc2.onto(self.fc1.gelu(h, norm, approximate=self._approximate), h)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pymllm.layers.kernels import rms_norm
+from pymllm.layers.kernels import layer_norm, rms_norm
 
 
 class RMSNorm(nn.Module):
@@ -41,6 +40,6 @@ class LayerNorm(nn.Module):
         self.weight = nn.Parameter(torch.empty(size, dtype=dtype, device=device), requires_grad=False)
         self.bias = nn.Parameter(torch.empty(size, dtype=dtype, device=device), requires_grad=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """x: [..., size] -> [..., size]."""
-        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+    def forward(self, x: Tensor, offset: Tensor | None = None) -> Tensor:
+        """x: [..., size]; offset: [size] float32, added to x first -> [..., size]."""
+        return layer_norm(x, self.weight, self.bias, self.eps, offset)

@@ -69,10 +69,10 @@ class ReferenceAttention(AttentionBackend):
             pages = cache.unflatten(2, (-1, self.context.page_size))
             pages[:, :, list(target)] = pages[:, :, list(source)]
 
-    def varlen(self, q: Tensor, k: Tensor, v: Tensor, starts: Sequence[int], scale: float) -> Tensor:
-        spans = [slice(start, end) for start, end in pairwise(starts)]
-        parts = [_attention(q[s].float(), k[s].float(), v[s].float(), scale, None) for s in spans]
-        return torch.cat(parts).to(q.dtype)
+    def varlen(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, starts: Sequence[int], scale: float) -> None:
+        for start, end in pairwise(starts):
+            rows = slice(start, end)
+            out[rows] = _attention(q[rows].float(), k[rows].float(), v[rows].float(), scale, None).to(q.dtype)
 
 
 def _causal(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:

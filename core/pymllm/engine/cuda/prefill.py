@@ -10,8 +10,9 @@ from torch import Tensor
 
 from pymllm.engine.cuda.alias import alias
 from pymllm.engine.cuda.inputs import StepInputs
-from pymllm.engine.cuda.segments import Segments, attention_interrupts
+from pymllm.engine.cuda.segments import Segments, interruptions
 from pymllm.interfaces.attention import AttentionBackend, AttentionBatch
+from pymllm.interfaces.media import MediaRows
 from pymllm.interfaces.model import ForwardBatch, Model
 
 
@@ -36,7 +37,7 @@ class PrefillGraphs:
         self._model(batch)  # compile and settle
         torch.cuda.current_stream().synchronize()
         segments = Segments(pool)
-        with attention_interrupts(self._model, segments), segments.capture():
+        with interruptions(self._model, segments), segments.capture():
             hidden = self._model(batch)
         self._segments[size] = (segments, alias(hidden))
 
@@ -54,12 +55,12 @@ class PrefillGraphs:
             return hidden
         count = len(batch.attention.slots)
         segments, padded = self._segments[len(batch.token_ids)]
-        segments.tokens = count
+        segments.tokens, segments.media = count, batch.media
         segments.replay(plan)
         return padded[:count]
 
     def _padding(self, size: int) -> ForwardBatch:
-        """A batch of one request whose tokens all lie on the scrap page."""
+        """A batch of one request whose tokens all lie on the scrap page, with no rows of media where there might be."""
         page_size, device = self._attention.context.page_size, self._attention.context.device
         token_ids, positions, slots = (tensor.zero_() for tensor in self._inputs.static(size))
         attention = AttentionBatch(
@@ -71,4 +72,7 @@ class PrefillGraphs:
             slots=slots,
         )
         rows = torch.zeros(1, dtype=torch.int64, device=device)
-        return ForwardBatch(token_ids=token_ids, positions=positions, logit_rows=rows, attention=attention)
+        width = self._model.media_width
+        nothing = torch.empty(0, width, dtype=self._attention.context.dtype, device=device)
+        media = MediaRows(rows[:0], nothing) if width else None
+        return ForwardBatch(token_ids=token_ids, positions=positions, logit_rows=rows, attention=attention, media=media)

@@ -16,9 +16,10 @@ from pymllm.engine.cuda.decode import DecodeGraphs
 from pymllm.engine.cuda.foresight import foresee
 from pymllm.engine.cuda.graph import no_garbage_collection
 from pymllm.engine.cuda.inputs import StepInputs
+from pymllm.engine.cuda.media import MediaGraphs
 from pymllm.engine.cuda.prefill import PrefillGraphs
 from pymllm.engine.cuda.sampler import StepSampler
-from pymllm.engine.cuda.sizes import MOST_WHOLE, decode_sizes, prefill_sizes
+from pymllm.engine.cuda.sizes import MOST_WHOLE, decode_sizes, media_sizes, prefill_sizes
 from pymllm.engine.cuda.staging import Answer, to_device
 from pymllm.engine.cuda.tables import PageTables
 from pymllm.engine.cuda.whole import WholePrefillGraphs
@@ -28,6 +29,7 @@ from pymllm.engine.plan import ItemResult, StepItem, StepPlan
 from pymllm.engine.runner import prompt_logprobs_of
 from pymllm.interfaces.attention import AttentionBackend
 from pymllm.interfaces.model import Model
+from pymllm.layers.varlen import VarlenStack
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +73,8 @@ class CudaRunner:
         self._sampler = StepSampler(max_running, vocab_size, self._last_tokens, device)
         whole = [size for size in sizes if size <= MOST_WHOLE] if attention.capabilities.prefill_capture else []
         self._whole = WholePrefillGraphs(model, attention, self._tables, self._sampler, whole, vocab_size)
+        stacks = [module for module in model.modules() if isinstance(module, VarlenStack)] if graphs else []
+        self._towers = [MediaGraphs(stack, attention, media_sizes()) for stack in stacks]
         self._decode: DecodeGraphs | None = None
         if graphs:
             most = min(max_running, max_batch_tokens)
@@ -105,8 +109,8 @@ class CudaRunner:
             (_bytes_in_use(self._device) - before) / 2**30,
         )  # fmt: skip
 
-    def _kinds(self) -> list[PrefillGraphs | WholePrefillGraphs | DecodeGraphs]:
-        kinds = [kind for kind in (self._prefill, self._whole, self._decode) if kind is not None]
+    def _kinds(self) -> list[PrefillGraphs | WholePrefillGraphs | MediaGraphs | DecodeGraphs]:
+        kinds = [kind for kind in (self._prefill, self._whole, *self._towers, self._decode) if kind is not None]
         return [kind for kind in kinds if kind.sizes]
 
     def _capture(self, sizes: Mapping[Any, list[int]], pool: Any) -> None:
@@ -148,7 +152,7 @@ class CudaRunner:
 
     def _launch_mixed(self, plan: StepPlan) -> Callable[[], list[ItemResult]]:
         media = self._media.rows(plan.items) if self._media is not None else None
-        size = self._prefill.size_for(plan.tokens) if media is None else None
+        size = self._prefill.size_for(plan.tokens)
         batch = self._inputs.send(plan, size, media)
         self._fill_in_last_tokens(plan, batch.token_ids)
         hidden = self._prefill.forward(batch, replay=size is not None)

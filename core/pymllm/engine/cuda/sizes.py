@@ -15,6 +15,11 @@ def prefill_sizes(most: int) -> list[int]:
     return [size for size in sizes if size <= most]
 
 
+def media_sizes() -> list[int]:
+    """Rows of a vision tower. More of them, two pictures of 1024 x 1024 pixels, keep the device busy anyway."""
+    return [256, 384, 512, 768, 1024, 1280, 1536, *range(2048, 5121, 512), 6144, 7168, 8192]
+
+
 MOST_WHOLE = 2048
 """Tokens up to which steps of whole prompts are captured with their attention: larger ones keep the device busy long
 enough for the host to launch attention layer by layer, and have faster kernels that cannot be captured."""

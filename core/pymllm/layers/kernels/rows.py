@@ -1,4 +1,4 @@
-"""Operations on each row by itself: RMS norm, and the product of SwiGLU."""
+"""Operations on each row by itself: norms, and the product of SwiGLU."""
 
 from __future__ import annotations
 
@@ -22,6 +22,22 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     out = torch.empty_like(x)
     if x.numel():
         launch_rms_norm(x, weight, out, eps)
+    return out
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, offset: Tensor | None = None) -> Tensor:
+    """(y - mean) / sqrt(variance + eps) * weight + bias of y = x + offset over the last axis (Ba et al. 2016, eq. 4):
+    [..., size] -> the same. weight, bias: [size]; offset: [size] float32. Computed in float32, rounded once."""
+    if not x.is_cuda or not has_kernels(x.device):
+        if offset is None:
+            return F.layer_norm(x, weight.shape, weight, bias, eps)
+        return F.layer_norm(x.float() + offset, weight.shape, weight.float(), bias.float(), eps).to(x.dtype)
+    from pymllm.layers.kernels.rows_triton import launch_layer_norm
+
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    if x.numel():
+        launch_layer_norm(x, weight, bias, offset, out, eps)
     return out
 
 

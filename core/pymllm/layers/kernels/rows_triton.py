@@ -1,4 +1,4 @@
-"""Triton kernels that work row by row: RMS norm, and the product of SwiGLU."""
+"""Triton kernels that work row by row: norms, and the product of SwiGLU."""
 
 from __future__ import annotations
 
@@ -34,6 +34,38 @@ def rms_norm_kernel(
     tl.store(out + place, (rounded * scale.to(tl.float32)[None, :]).to(out.dtype.element_ty), mask=inside)
 
 
+@triton.jit(do_not_specialize=["rows"])
+def layer_norm_kernel(
+    x,
+    weight,
+    bias,
+    offset,
+    out,
+    rows,
+    eps,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """offset: float32, or None."""
+    launch_dependents(PDL)
+    column = tl.arange(0, BLOCK)
+    known = column < SIZE
+    scale = tl.load(weight + column, mask=known, other=0.0).to(tl.float32)
+    shift = tl.load(bias + column, mask=known, other=0.0).to(tl.float32)
+    wait(PDL)
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    place = row[:, None] * SIZE + column[None, :]
+    inside = (row < rows)[:, None] & known[None, :]
+    wide = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
+    if offset is not None:
+        wide += tl.load(offset + column, mask=known, other=0.0)[None, :]
+    centred = tl.where(inside, wide - (tl.sum(wide, 1) / SIZE)[:, None], 0.0)
+    factor = tl.rsqrt(tl.sum(centred * centred, 1) / SIZE + eps)[:, None]
+    tl.store(out + place, (centred * factor * scale[None, :] + shift[None, :]).to(out.dtype.element_ty), mask=inside)
+
+
 @triton.jit
 def silu_and_mul_kernel(gate_up, out, width, BLOCK: tl.constexpr, PDL: tl.constexpr):
     launch_dependents(PDL)
@@ -55,6 +87,28 @@ def launch_rms_norm(x: Tensor, weight: Tensor, out: Tensor, eps: float) -> None:
     rms_norm_kernel[(triton.cdiv(rows, per_program),)](
         x,
         weight,
+        out,
+        rows,
+        eps,
+        SIZE=size,
+        BLOCK=block,
+        ROWS=per_program,
+        num_warps=min(16, max(4, block // 512)),
+        **launch_options(x.device),
+    )
+
+
+def launch_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, offset: Tensor | None, out: Tensor, eps: float) -> None:
+    """x, out: [..., size], contiguous; weight, bias: [size]; offset: [size] float32 or None."""
+    size = x.shape[-1]
+    rows = x.numel() // size
+    block = triton.next_power_of_2(size)
+    per_program = max(1, 1024 // block)
+    layer_norm_kernel[(triton.cdiv(rows, per_program),)](
+        x,
+        weight,
+        bias,
+        offset,
         out,
         rows,
         eps,

@@ -152,7 +152,8 @@ def test_steps_do_not_wait_for_the_device(rig: Rig) -> None:
 def test_packed_heads_of_other_sizes_are_padded(rig: Rig, size: int) -> None:
     starts = [0, 50, 51, 200]
     q, k, v = (torch.randn(200, heads, size, device=CUDA).to(rig.dtype) for heads in (4, 2, 2))
-    found = rig.backend.varlen(q, k, v, starts, 0.2)
+    found = torch.empty_like(q)
+    rig.backend.varlen(q, k, v, found, starts, 0.2)
     for start, end in pairwise(starts):
         rows = slice(start, end)
         wide = [x[rows].double().transpose(0, 1) for x in (q, k.repeat_interleave(2, 1), v.repeat_interleave(2, 1))]
@@ -163,4 +164,4 @@ def test_packed_heads_of_other_sizes_are_padded(rig: Rig, size: int) -> None:
 def test_packed_heads_that_are_too_large_are_refused(rig: Rig) -> None:
     q = torch.zeros(4, 2, 264, device=CUDA, dtype=rig.dtype)
     with pytest.raises(ValueError, match="head sizes up to 256, not 264"):
-        rig.backend.varlen(q, q, q, [0, 4], 1.0)
+        rig.backend.varlen(q, q, q, q.clone(), [0, 4], 1.0)

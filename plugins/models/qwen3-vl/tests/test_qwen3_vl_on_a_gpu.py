@@ -4,6 +4,7 @@ without media replays as a CUDA graph."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from pymllm.interfaces import ForwardBatch, ProcessorContext
+from pymllm.engine.cuda.graph import no_garbage_collection
+from pymllm.engine.cuda.media import MediaGraphs
+from pymllm.interfaces import ForwardBatch, MediaItem, ProcessorContext
 from pymllm.interfaces.attention import GraphKey
+from pymllm.layers import VarlenStack
 from pymllm.testing import make_tiny_vision_checkpoint
 from pymllm.testing.batch import Chunk, forward_batch
 from pymllm.testing.harness import Harness, attention_plugin, load_model
@@ -93,6 +97,45 @@ def test_encoding_does_not_wait_for_the_device(harness: Harness, checkpoint: Pat
         harness.model.encode_media(items)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@torch.inference_mode()
+def test_the_tower_replays_in_graphs(harness: Harness, checkpoint: Path) -> None:
+    """Padded, whatever was in the padding before; what is larger than any graph is computed without one."""
+    [stack] = [module for module in harness.model.modules() if isinstance(module, VarlenStack)]
+    graphs = MediaGraphs(stack, harness.backend, [64, 256])
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with no_garbage_collection(), torch.cuda.stream(stream):
+        pool = torch.cuda.graph_pool_handle()
+        for size in (256, 64):
+            graphs.capture(size, pool)
+    torch.cuda.current_stream().wait_stream(stream)
+    exact = load_model(checkpoint, Qwen3VLModel)
+    shapes = [(128, 448), (96, 160), (64, 64), (256, 256)]  # 224, 60, 16 and 256 patches
+    for shape in shapes:
+        item = noise(*shape)
+        on_device = replace(item, pixels=item.pixels.cuda())
+        stack.replay = graphs
+        [replayed] = harness.model.encode_media([on_device])
+        stack.replay = None
+        [launched] = harness.model.encode_media([on_device])
+        [expected] = exact.model.encode_media([item])
+        assert difference(replayed.float().cpu(), expected) <= LOW_PRECISION_BOUNDS[BFLOAT16]
+        assert difference(launched.float().cpu(), expected) <= LOW_PRECISION_BOUNDS[BFLOAT16]
+    large = noise(544, 544)
+    large = replace(large, pixels=large.pixels.cuda())
+    [launched] = harness.model.encode_media([large])
+    stack.replay = graphs
+    [replayed] = harness.model.encode_media([large])
+    assert torch.equal(replayed, launched)
+
+
+def noise(height: int, width: int) -> MediaItem:
+    """An image of the checkpoint's patches of 16 pixels."""
+    generator = torch.Generator().manual_seed(height * width)
+    pixels = torch.randint(256, (1, height, width, 3), dtype=torch.uint8, generator=generator)
+    return MediaItem("image", pixels, (1, height // 16, width // 16))
 
 
 @torch.inference_mode()

@@ -77,9 +77,9 @@ class FlashInferAttention(TritonAttention):
         """Raises RuntimeError if it is captured in a CUDA graph before a layer of this shape ever ran."""
         self._run(layer, _heads(layer), q, out, decodes=False)
 
-    def varlen(self, q: Tensor, k: Tensor, v: Tensor, starts: Sequence[int], scale: float) -> Tensor:
+    def varlen(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, starts: Sequence[int], scale: float) -> None:
         """Non-causal attention inside each sequence. Raises ValueError for a head size above 256."""
-        return self._packed(q, k, v, starts, scale)
+        self._packed(q, k, v, out, starts, scale)
 
     def warmup(self) -> Iterator[str]:
         """Load, or build, every kernel that the layers which ran so far may need, whatever the step."""

@@ -23,19 +23,20 @@ class PackedAttention:
         self._kernels: dict[int, Prefill] = {}
         self._planned: tuple[object, RunCall] | None = None
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, starts: Sequence[int], scale: float) -> Tensor:
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, starts: Sequence[int], scale: float) -> None:
         """See ``AttentionBackend.varlen``. Raises ValueError for heads that are too large."""
         size = q.shape[-1]
         padded = next((known for known in HEAD_SIZES if known >= size), None)
         if padded is None:
             raise ValueError(f"flashinfer serves head sizes up to {HEAD_SIZES[-1]}, not {size}; use another backend")
-        if padded > size:
-            q, k, v = (F.pad(x, (0, padded - size)) for x in (q, k, v))
-        heads = Heads(q.shape[1], k.shape[1], padded)
-        kernel = self._kernel(padded, q)
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-        self._plan(kernel, heads, starts, q.device)(q, k, v, out, scale)
-        return out[..., :size]
+        run = self._plan(self._kernel(padded, q), Heads(q.shape[1], k.shape[1], padded), starts, q.device)
+        if padded == size:
+            run(q, k, v, out, scale)
+            return
+        q, k, v = (F.pad(x, (0, padded - size)) for x in (q, k, v))
+        wide = torch.empty_like(q)
+        run(q, k, v, wide, scale)
+        out.copy_(wide[..., :size])
 
     def _kernel(self, size: int, like: Tensor) -> Prefill:
         kernel = self._kernels.get(size)

@@ -85,9 +85,9 @@ class TorchAttention(AttentionBackend):
             for cache in self._caches.values():
                 cache.copy_pages(source, target)
 
-    def varlen(self, q: Tensor, k: Tensor, v: Tensor, starts: Sequence[int], scale: float) -> Tensor:
+    def varlen(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, starts: Sequence[int], scale: float) -> None:
         """Non-causal attention inside each sequence; sequences of one length are computed together."""
-        return packed_attention(self._dense, q, k, v, starts, scale)
+        packed_attention(self._dense, q, k, v, out, starts, scale)
 
     def _decode(self, layer: AttentionLayer, group: DecodeGroup, q: Tensor) -> Tensor:
         kv = self._caches[layer.group].gather(layer.index, group.index)

@@ -11,8 +11,10 @@ from torch import Tensor
 from pymllm_attention_torch.dense import Dense, block_size, fold, unfold
 
 
-def packed_attention(dense: Dense, q: Tensor, k: Tensor, v: Tensor, starts: Sequence[int], scale: float) -> Tensor:
-    """q: [T, H, D]; k, v: [T, K, D]; starts: [N + 1] bounds of the N sequences -> [T, H, D].
+def packed_attention(
+    dense: Dense, q: Tensor, k: Tensor, v: Tensor, out: Tensor, starts: Sequence[int], scale: float
+) -> None:
+    """q, out: [T, H, D]; k, v: [T, K, D]; starts: [N + 1] bounds of the N sequences.
 
     Sequences of one length are computed together, whatever lies between them.
     """
@@ -20,13 +22,11 @@ def packed_attention(dense: Dense, q: Tensor, k: Tensor, v: Tensor, starts: Sequ
     for start, end in pairwise(starts):
         if end > start:
             by_length.setdefault(end - start, []).append(start)
-    out = torch.empty_like(q)
     for length, firsts in by_length.items():
         steps = torch.arange(length, device=q.device)
         rows = (torch.tensor(firsts, device=q.device)[:, None] + steps).view(-1)
         sequences = (x.index_select(0, rows).unflatten(0, (-1, length)) for x in (q, k, v))
         out.index_copy_(0, rows, _equal_lengths(dense, sequences, scale).flatten(0, 1))
-    return out
 
 
 def _equal_lengths(dense: Dense, qkv: Iterable[Tensor], scale: float) -> Tensor:

@@ -156,17 +156,15 @@ class TritonAttention(AttentionBackend):
             for cache in self._caches.values():
                 cache.copy_pages(source, target)
 
-    def varlen(self, q: Tensor, k: Tensor, v: Tensor, starts: Sequence[int], scale: float) -> Tensor:
+    def varlen(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, starts: Sequence[int], scale: float) -> None:
         """Non-causal attention inside each sequence. The layers of a tower share one copy of ``starts``."""
         if self._starts is None or self._starts[0] != list(starts):
             on_device = torch.tensor(starts, dtype=torch.int32).to(q.device, non_blocking=True)
             self._starts = (list(starts), on_device)
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         if starts[-1] > starts[0]:
             config = varlen_config(device_of(q.device), q.shape[2], q.element_size())
             q, k, v = _heads_together(q), _heads_together(k), _heads_together(v)
             packed(out, q, k, v, *self._starts, scale, config).run()
-        return out
 
     @property
     def _planned(self) -> Step:

@@ -39,9 +39,9 @@ class Qwen3VLModel(DenseModel):
             partial(Qwen3Attention, sizes=sizes, bias=optional(text, "attention_bias", False)),
             name="model.language_model",
             rope=context.multi_rope(text, sizes.head_dim),
+            media_levels=1 + len(vision.levels),
         )
         self.vision = VisionTower(context.at("model.visual"), vision)
-        self.media_width = (1 + len(vision.levels)) * sizes.hidden
         self._vision_sizes = vision
         self._device = context.device
 
