@@ -13,26 +13,35 @@ from pymllm.testing.tiny import make_tiny_checkpoint
 
 
 class Kind:
-    def __init__(self, sizes: list[int], per_token: int, each: int) -> None:
-        self.sizes, self._per_token, self._each = sizes, per_token, each
+    def __init__(self, sizes: list[int], per_token: int, each: int, once: int = 0) -> None:
+        self.sizes, self._per_token, self._each, self._once = sizes, per_token, each, once
         self.captured: list[int] = []
+        self._ran = False
 
     def capture(self, sizes: list[int]) -> None:
         self.captured += sizes
+        self._ran = True
 
     def forget(self) -> None:
         self.captured.clear()
 
     @property
     def taken(self) -> int:
-        return self._per_token * max(self.captured, default=0) + self._each * len(self.captured)
+        once = self._once if self._ran else 0
+        return once + self._per_token * max(self.captured, default=0) + self._each * len(self.captured)
 
 
 def test_the_largest_counts_once_and_every_graph_for_itself() -> None:
-    kinds = [Kind([8, 16, 32, 64, 128], 10, 7), Kind([1, 2], 100, 3), Kind([5], 0, 1)]
-    found = foresee(kinds, lambda kind, sizes: kind.capture(sizes), lambda: sum(kind.taken for kind in kinds))
+    kinds = [Kind([8, 16, 32, 64, 128], 10, 7, once=10_000), Kind([1, 2], 100, 3), Kind([5], 0, 1)]
+    released: list[int] = []
+
+    def taken() -> int:
+        return sum(kind.taken for kind in kinds)
+
+    found = foresee(kinds, lambda kind, sizes: kind.capture(sizes), taken, lambda: released.append(taken()))
     assert found == (10 * 128 + 5 * 7) + (100 * 2 + 2 * 3) + 1
-    assert [kind.taken for kind in kinds] == [0, 0, 0]
+    assert [kind.taken for kind in kinds] == [10_000, 0, 0]
+    assert released == [10_000, 10_000]
 
 
 @pytest.mark.gpu

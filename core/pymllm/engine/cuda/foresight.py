@@ -18,12 +18,23 @@ class Captures(Protocol):
         """Drop what was captured."""
 
 
-def foresee(kinds: Sequence[Captures], capture: Callable[[Captures, list[int]], None], taken: Callable[[], int]) -> int:
+def foresee(
+    kinds: Sequence[Captures],
+    capture: Callable[[Captures, list[int]], None],
+    taken: Callable[[], int],
+    release: Callable[[], None],
+) -> int:
     """Bytes that capturing all sizes of all kinds will take.
 
     The largest size of each kind determines the memory that the smaller ones share; each of those takes what a graph
-    itself does. capture: captures sizes of a kind. taken: bytes of the device in use. Everything is dropped again.
+    itself does. What a device takes but once, as when it loads a kernel, is not counted: it is in use already.
+
+    capture: captures sizes of a kind. taken: bytes of the device in use. release: gives back what graphs that were
+    dropped took. Everything is dropped again.
     """
+    for kind in kinds:
+        capture(kind, kind.sizes[-1:])
+    _drop(kinds, release)
     start = taken()
     for kind in kinds:
         capture(kind, kind.sizes[-1:])
@@ -33,6 +44,11 @@ def foresee(kinds: Sequence[Captures], capture: Callable[[Captures, list[int]], 
         if few:
             capture(kind, few)
             total += (taken() - before) * (len(kind.sizes) - 1) // len(few)
+    _drop(kinds, release)
+    return max(0, total)
+
+
+def _drop(kinds: Sequence[Captures], release: Callable[[], None]) -> None:
     for kind in kinds:
         kind.forget()
-    return max(0, total)
+    release()

@@ -85,15 +85,19 @@ class CudaRunner:
     @torch.inference_mode()
     def foresee(self) -> int:
         """Bytes that ``capture`` will take; whatever the KV pool's size, which may still change."""
-        pool = torch.cuda.graph_pool_handle()
-        found = foresee(
+        pools = [torch.cuda.graph_pool_handle()]
+
+        def release() -> None:
+            gc.collect()  # what was captured refers to itself
+            torch.cuda.empty_cache()
+            pools.append(torch.cuda.graph_pool_handle())
+
+        return foresee(
             self._kinds(),
-            lambda kind, sizes: self._capture({kind: sizes}, pool),
+            lambda kind, sizes: self._capture({kind: sizes}, pools[-1]),
             lambda: _bytes_in_use(self._device),
+            release,
         )
-        gc.collect()  # what was captured refers to itself
-        torch.cuda.empty_cache()
-        return found
 
     @torch.inference_mode()
     def capture(self) -> None:
