@@ -17,7 +17,7 @@ prefill_throughput: prompt tokens over that. median_decode_latency: seconds betw
 median of a run's steps, then of the repeats. median_decode_throughput: batch_size over that.
 total_latency: both stages; median. overall_throughput: prompt and output tokens over that, as SGLang counts.
 spread: {prefill_latency, median_decode_latency, total_latency}, each {median, best, worst, values} over
-the repeats. decode_steps: distribution of all measured decode steps {count, mean, p50, p90, p99, min, max}.
+the repeats. decode_steps: distribution of all measured decode steps {count, mean, p50, p90, p95, p99, min, max}.
 
 memory: bytes {weights, kv (of this batch, at its end), kv_pool, step_peak (that the warm-up took beyond)}.
 ceilings: {bandwidth, compute, dtype}, measured before (see :mod:`pymllm.bench.ceilings`).

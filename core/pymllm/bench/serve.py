@@ -17,7 +17,7 @@ goodput_requests_s: completed requests that met every objective, over duration_s
 max_in_flight: most requests open at a time. client_cpu_share: processor time that the client used over duration_s.
 profile: {trace (its path on the server's machine), error, gpus (GPU -> busy share, where the file can be read)} of
 --profile, else null.
-Distributions {count, mean, p50, p90, p99, min, max}, null where there is no value: ttft_s (to the first
+Distributions {count, mean, p50, p90, p95, p99, min, max}, null where there is no value: ttft_s (to the first
 text), itl_s (between pieces of text), tpot_s ((end - first text) / (tokens - 1)), e2e_s, client_lag_s
 (arrival scheduled to arrival seen), concurrency_wait_s (held back by --concurrency).
 """

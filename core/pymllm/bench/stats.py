@@ -10,12 +10,13 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Summary:
-    """A distribution, in the unit of its values. p50, p90, p99: percentiles, linearly interpolated."""
+    """A distribution, in the unit of its values. p50 to p99: percentiles, linearly interpolated."""
 
     count: int
     mean: float
     p50: float
     p90: float
+    p95: float
     p99: float
     min: float
     max: float
@@ -26,8 +27,8 @@ def summarize(values: Iterable[float]) -> Summary | None:
     array = np.fromiter(values, np.float64)
     if not array.size:
         return None
-    p50, p90, p99 = (float(value) for value in np.percentile(array, [50, 90, 99]))
-    return Summary(array.size, float(array.mean()), p50, p90, p99, float(array.min()), float(array.max()))
+    percentiles = (float(value) for value in np.percentile(array, [50, 90, 95, 99]))
+    return Summary(array.size, float(array.mean()), *percentiles, float(array.min()), float(array.max()))
 
 
 @dataclass(frozen=True)

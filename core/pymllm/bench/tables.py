@@ -20,7 +20,7 @@ ONE_BATCH_TITLE = (
 )  # fmt: skip
 PICTURES_TITLE = ("BATCH", "IN", "OF PICTURES", "VISION TOWER ms", "AN IMAGE TOKEN us", "WHOLE PREFILL ms")
 SWEEP_TITLE = ("OPEN AT MOST", "REQ/S", "OUTPUT TOK/S", "TTFT ms p50", "p99", "ITL ms p50", "p99", "FAILED")
-SERVE_TITLE = ("ms", "MEAN", "P50", "P90", "P99", "MAX")
+SERVE_TITLE = ("ms", "MEAN", "P50", "P90", "P95", "P99", "MAX")
 
 
 def throughput_rows(result: ThroughputResult) -> Rows:
@@ -122,7 +122,8 @@ def serve_rows(result: ServeResult) -> Rows:
 def _distribution(summary: Summary | None) -> Sequence[str]:
     if summary is None:
         return ("-",) * (len(SERVE_TITLE) - 1)
-    return [f"{1e3 * value:,.2f}" for value in (summary.mean, summary.p50, summary.p90, summary.p99, summary.max)]
+    values = (summary.mean, summary.p50, summary.p90, summary.p95, summary.p99, summary.max)
+    return [f"{1e3 * value:,.2f}" for value in values]
 
 
 def _milliseconds(value: Spread | None) -> tuple[str, str]:

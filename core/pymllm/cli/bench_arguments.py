@@ -120,8 +120,9 @@ def _add_settings(parser: argparse.ArgumentParser, defaults: dict[str, list[int]
 def _add_lengths(parser: argparse.ArgumentParser, default: tuple[int, int]) -> None:
     for name in ("input", "output"):
         parser.add_argument(
-            f"--{name}-len", type=positive, nargs=2, default=list(default), metavar=("MIN", "MAX"),
-            help=f"tokens of each {'prompt' if name == 'input' else 'answer'}; default: {default[0]} {default[1]}",
+            f"--{name}-len", type=positive, nargs="+", default=list(default), metavar="N",
+            help=f"tokens of each {'prompt' if name == 'input' else 'answer'}, or the least and the most; "
+            f"default: {default[0]} {default[1]}",
         )  # fmt: skip
 
 

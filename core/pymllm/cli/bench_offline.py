@@ -66,10 +66,12 @@ def say(line: str) -> None:
 
 
 def lengths(option: str, bounds: Sequence[int]) -> Lengths:
-    """MIN MAX as given. Raises ConfigError if they are the wrong way round."""
+    """One number, or the least and the most. Raises ConfigError if there are more, or they are the wrong way round."""
     from pymllm.bench.workload import Lengths
 
-    least, most = bounds
+    if len(bounds) > 2:
+        raise ConfigError(f"{option} takes one number, or the least and the most, not {len(bounds)} numbers")
+    least, most = bounds[0], bounds[-1]
     if least > most:
         raise ConfigError(f"{option} {least} {most}: the first number must not exceed the second")
     return Lengths(least, most)
