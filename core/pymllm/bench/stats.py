@@ -27,8 +27,8 @@ def summarize(values: Iterable[float]) -> Summary | None:
     array = np.fromiter(values, np.float64)
     if not array.size:
         return None
-    percentiles = (float(value) for value in np.percentile(array, [50, 90, 95, 99]))
-    return Summary(array.size, float(array.mean()), *percentiles, float(array.min()), float(array.max()))
+    p50, p90, p95, p99 = (float(value) for value in np.percentile(array, [50, 90, 95, 99]))
+    return Summary(array.size, float(array.mean()), p50, p90, p95, p99, float(array.min()), float(array.max()))
 
 
 @dataclass(frozen=True)
