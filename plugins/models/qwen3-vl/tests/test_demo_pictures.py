@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from hashlib import sha256
 
 import numpy as np
@@ -15,7 +16,7 @@ from pymllm.interfaces import Question
 from pymllm_model_qwen3_vl.demo.drawing import draw
 from pymllm_model_qwen3_vl.demo.held_out import SEED, TRAINING_SEED, held_out
 from pymllm_model_qwen3_vl.demo.questions import KINDS_OF_QUESTIONS, Asked, ask
-from pymllm_model_qwen3_vl.demo.scenes import Scene, Shape, Variety, make_scene
+from pymllm_model_qwen3_vl.demo.scenes import Scene, Shape, Variety, make_scene, mirrored
 from pymllm_model_qwen3_vl.demo.words import KINDS, Language
 
 # A small red circle to the left, and two large shapes: a blue square to the right, a blue star below.
@@ -160,6 +161,14 @@ def test_every_kind_of_shape_looks_different() -> None:
         masks.append((draw(scene, np.random.default_rng(0)) != 100).any(-1))
     differing = [(a != b).sum() for i, a in enumerate(masks) for b in masks[:i]]
     assert min(differing) > 100
+
+
+def test_a_mirrored_scene_is_drawn_as_the_mirror_image() -> None:
+    for seed in range(40):
+        scene = replace(make_scene(np.random.default_rng(seed), Variety()), background="plain")
+        first, second = (draw(shown, np.random.default_rng(0)).astype(int) for shown in (scene, mirrored(scene)))
+        # Edges fall on other parts of a pixel.
+        assert (np.abs(first[:, ::-1] - second).max(-1) > 100).mean() < 0.005
 
 
 def test_the_held_out_questions_are_always_the_same(questions: list[Question]) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from multiprocessing import Value
 from pathlib import Path
+from shutil import copy
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,9 @@ import torch
 from safetensors import safe_open
 from transformers import AutoTokenizer
 
+from pymllm_model_qwen3_vl.demo.drawing import draw
 from pymllm_model_qwen3_vl.demo.held_out import held_out
+from pymllm_model_qwen3_vl.demo.scenes import Variety, make_scene
 from qwen3_vl import Transformers
 
 TRAINING = Path(__file__).parents[1] / "training"
@@ -46,9 +49,11 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> Any:
     import demo_forward
     import demo_network
     import demo_samples
+    import demo_writing
 
     class Modules:
-        files, forward, network, samples = demo_files, demo_forward, demo_network, demo_samples
+        files, forward, network = demo_files, demo_forward, demo_network
+        samples, writing = demo_samples, demo_writing
 
     return Modules
 
@@ -58,7 +63,50 @@ def test_it_learns_for_as_many_steps_as_it_is_told_and_goes_on(trained: tuple[Pa
     assert "step 2: loss" in printed
     assert "in bf16: accuracy" in printed
     assert torch.load(state, weights_only=True)["step"] == 2
-    assert "step 3: loss" in train(str(tmp_path / "model"), "--steps", "3", "--state", str(state))
+    copied = str(copy(state, tmp_path))
+    assert "step 3: loss" in train(str(tmp_path / "model"), "--steps", "3", "--state", copied)
+
+
+def test_it_goes_on_from_a_state_without_averages_and_with_halved_moments(
+    trained: tuple[Path, Path, str], tmp_path: Path
+) -> None:
+    state = torch.load(trained[1], weights_only=True)
+    del state["average"]
+    for moments in state["optimizer"]["state"].values():
+        moments.update({name: moments[name].bfloat16() for name in ("exp_avg", "exp_avg_sq")})
+    torch.save(state, tmp_path / "state.pt")
+    assert "step 3: loss" in train(str(tmp_path / "model"), "--steps", "3", "--state", str(tmp_path / "state.pt"))
+    moments = torch.load(tmp_path / "state.pt", weights_only=True)["optimizer"]["state"][0]
+    assert moments["exp_avg"].dtype == moments["exp_avg_sq"].dtype == torch.float32
+
+
+def test_averaged_weights_are_what_is_saved(trained: tuple[Path, Path, str]) -> None:
+    out, state, _ = trained
+    kept = torch.load(state, weights_only=True)
+    name = "model.language_model.layers.0.mlp.up_proj.weight"
+    with safe_open(out / "model.safetensors", "pt") as file:
+        saved = file.get_tensor(name)
+    assert torch.equal(saved, kept["average"][name].bfloat16())
+    assert not torch.equal(kept["average"][name], kept["model"][name])
+
+
+def test_the_average_follows_the_weights(modules: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import train as script
+
+    words = [str(tmp_path), *EASY, "--pictures", "4", "--group", "2", "--steps", "9"]
+    monkeypatch.setattr(sys, "argv", ["train.py", *words])
+    trainer = script.Trainer(script._arguments())
+    batches = trainer._batches()
+    norm = trainer.model.model.language_model.norm.weight
+    expected = np.ones(len(norm))
+    for step in range(3):
+        trainer._learn(next(batches))
+        expected += (norm.detach().double().numpy() - expected) / (1 + step / 10)
+        trainer.step += 1
+    averaged = trainer.average.model.language_model.norm.weight
+    np.testing.assert_allclose(averaged.numpy(), expected, rtol=0, atol=1e-7)
+    assert not np.array_equal(averaged.numpy(), norm.detach().numpy())
+    assert all(parameter.is_leaf and not parameter.requires_grad for parameter in trainer.average.parameters())
 
 
 def test_the_checkpoint_is_small_and_of_widths_that_quantize(trained: tuple[Path, Path, str]) -> None:
@@ -107,8 +155,8 @@ def test_the_packed_forward_pass_is_that_of_transformers(modules: Any, tmp_path:
     reference = Transformers(tmp_path)
     chat: Any = reference.processor.tokenizer
     rng = np.random.default_rng(5)
-    samples = [modules.samples._sample(rng, modules.samples.Course()) for _ in range(3)]
-    groups = [modules.samples.Writer(tokenizer).group([sample]) for sample in samples]
+    samples = [next(modules.samples.make_samples(rng, modules.samples.Course())) for _ in range(3)]
+    groups = [modules.writing.Writer(tokenizer).group([sample]) for sample in samples]
     with torch.no_grad():
         logits, wanted = modules.forward.answer_logits(model, groups, torch.device("cpu"))
     done = 0
@@ -140,10 +188,49 @@ def test_a_conversation_is_that_of_transformers(modules: Any, tmp_path: Path) ->
         messages.append({"role": "assistant", "content": answer})
     text = chat.apply_chat_template(messages, tokenize=False).removesuffix("\n")
     expected = chat(text.replace("<|image_pad|>", "<|image_pad|>" * 6))["input_ids"]
-    tokens, positions, segments, _ = modules.samples.Writer(tokenizer)._sequence(turns, (2, 3), chat=True)
-    assert tokens == expected
-    assert set(segments) == {0}
-    assert positions[:, -1].tolist() == [len(tokens) - 1 - 6 + 3] * 3
+    picture = np.zeros((64, 96, 3), dtype=np.uint8)
+    group = modules.writing.Writer(tokenizer).group([(picture, turns)], Chats())
+    assert group.tokens[0].tolist() == expected
+    assert set(group.segments[0].tolist()) == {0}
+    assert group.positions[:, 0, -1].tolist() == [len(expected) - 1 - 6 + 3] * 3
+
+
+class Chats:
+    """A generator of random numbers by which each picture's questions are a conversation."""
+
+    def random(self) -> float:
+        return 0.0
+
+
+def test_pictures_of_the_training_are_resized_as_the_checkpoints_processor_does(modules: Any) -> None:
+    rng = np.random.default_rng(0)
+    shares = []
+    for _ in range(40):
+        pixels = draw(make_scene(rng, Variety()), rng)
+        rough, exact = modules.samples._roughly_resized(pixels), modules.samples.resized(pixels)
+        assert rough.shape == exact.shape
+        shares.append((rough != exact).mean())
+        assert np.abs(rough.astype(int) - exact).max() <= 16
+    assert np.mean(shares) < 0.05
+
+
+def test_questions_without_room_are_left_out_in_training_only(modules: Any) -> None:
+    asked = [(f"What colour is the large {name}?", "red") for name in ("star", "heart", "cross") * 4]
+    samples = [(np.zeros((64, 64, 3), dtype=np.uint8), asked)]
+    writer = modules.writing.Writer(modules.files.make_tokenizer())
+    short, whole = writer.group(samples, np.random.default_rng(0)), writer.group(samples)
+    begin = int((whole.segments[0] == 0).sum())
+    assert short.tokens.shape[1] - begin <= modules.writing.ROOM < whole.tokens.shape[1] - begin
+    assert short.tokens[0].tolist() == whole.tokens[0, : short.tokens.shape[1]].tolist()
+    assert int(short.segments.max()) < int(whole.segments.max()) == len(asked)
+
+
+def test_questions_about_a_picture_differ(modules: Any) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        for _, asked in modules.samples.make_samples(rng, modules.samples.Course(questions=9)):
+            assert 0 < len(asked) <= 9
+            assert len({question for question, _ in asked}) == len(asked)
 
 
 def test_the_data_never_ends_and_is_repeatable(modules: Any) -> None:

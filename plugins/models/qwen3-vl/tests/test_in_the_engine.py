@@ -64,7 +64,7 @@ class Served:
     """An engine that is stepped by hand, with the store of its features."""
 
     def __init__(self, folder: Path, **overrides: Any) -> None:
-        config = compose(None, {"model.path": str(folder), **TINY, **overrides})
+        config = compose(None, {"model.path": str(folder), "media.max_tokens": 128, **TINY, **overrides})
         parts = assemble_parts(config, progress=False)
         policy = parts.cache.factory(parts.cache.options, CacheContext(parts.info.page_size, parts.info.pages))
         assert parts.media is not None

@@ -11,9 +11,8 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from demo_network import MERGE, PATCH
-from demo_samples import IGNORED, Group
+from demo_writing import IGNORED, Group, blank
 from torch import Tensor, nn
 from transformers.vision_utils import get_vision_interpolation_indices_and_weights, get_vision_position_ids
 
@@ -60,18 +59,12 @@ def see(model: Any, groups: Sequence[Group], device: torch.device) -> Any:
 
 def answer_logits(model: Any, groups: Sequence[Group], device: torch.device) -> tuple[Tensor, Tensor]:
     """Logits [A, V] where an answer's token comes next, and these tokens [A]."""
-    length = -(-max(group.tokens.shape[1] for group in groups) // 8) * 8
-
-    def joined(name: str, filler: int) -> Tensor:
-        parts = (getattr(group, name) for group in groups)
-        return torch.cat([F.pad(part, (0, length - part.shape[-1]), value=filler) for part in parts], -2)
-
-    tokens, targets = joined("tokens", model.config.text_config.pad_token_id), joined("targets", IGNORED)
+    text = joined(groups, model.config.text_config.pad_token_id)
     # Found here, on the host: the device need not be waited for.
-    asked = (targets.flatten() != IGNORED).nonzero()[:, 0]
-    images = (tokens.flatten() == model.config.image_token_id).nonzero()[:, 0]
-    parts = (asked, targets.flatten()[asked], images, tokens, joined("positions", 0), joined("segments", -1))
-    asked, wanted, images, tokens, positions, segments = (sent(part, device) for part in parts)
+    asked = (text[1].flatten() != IGNORED).nonzero()[:, 0]
+    images = (text[0].flatten() == model.config.image_token_id).nonzero()[:, 0]
+    text, asked, images = (sent(part, device) for part in (text, asked, images))
+    tokens, targets, segments, positions = text[0].int(), text[1], text[2], text[3:].int()
     seen = see(model, groups, device)
     language = model.model.language_model
     embedded = language.embed_tokens(tokens)
@@ -88,7 +81,17 @@ def answer_logits(model: Any, groups: Sequence[Group], device: torch.device) -> 
     finally:
         for hook in hooks:
             hook.remove()
-    return model.lm_head(hidden.flatten(0, 1)[asked]), wanted
+    return model.lm_head(hidden.flatten(0, 1).index_select(0, asked)), targets.flatten()[asked].long()
+
+
+def joined(groups: Sequence[Group], pad: int) -> Tensor:
+    """``Group.text`` of all, as long as the longest: a multiple of 8."""
+    counts = [group.text.shape[1] for group in groups]
+    length = -(-max(group.text.shape[2] for group in groups) // 8) * 8
+    text = torch.from_numpy(blank(sum(counts), length, pad))
+    for part, group in zip(text.split(counts, 1), groups):
+        part[:, :, : group.text.shape[2]] = group.text
+    return text
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 from demo_forward import answer_logits
-from demo_samples import IGNORED, Course, Group, Writer, resized
+from demo_samples import Course, resized
+from demo_writing import IGNORED, Group, Writer
 
 from pymllm_model_qwen3_vl.demo.held_out import held_out
 

@@ -25,12 +25,16 @@ from demo_files import make_tokenizer, write_files
 from demo_forward import answer_logits
 from demo_judge import Judge, Score
 from demo_network import make_model
-from demo_samples import Course, Group, Samples, Writer
+from demo_samples import Course, Samples
+from demo_writing import Group, Writer
 from torch.utils.data import DataLoader
 
 from pymllm_model_qwen3_vl.demo.questions import KINDS_OF_QUESTIONS
 from pymllm_model_qwen3_vl.demo.scenes import Variety
 from pymllm_model_qwen3_vl.demo.words import COLOURS, KINDS
+
+AVERAGED = 500
+"""Steps that the averaged weights, which are judged and saved, look back to: they swing less than the last ones."""
 
 
 def main() -> None:
@@ -52,7 +56,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--goal", type=float, default=0.97, help="save whenever a better accuracy than this is reached")
     parser.add_argument("--rate", type=float, default=1.5e-3, help="the highest learning rate")
     parser.add_argument("--pictures", type=int, default=512, help="of a step")
-    parser.add_argument("--questions", type=int, default=7, help="of a picture, at most")
+    parser.add_argument("--questions", type=int, default=9, help="of a picture, at most")
     parser.add_argument("--group", type=int, default=64, help="pictures of equal size in a step")
     parser.add_argument("--workers", type=int, default=max((os.cpu_count() or 1) - 1, 1), help="0: none")
     parser.add_argument("--judge-every", type=int, default=400, help="steps")
@@ -74,6 +78,7 @@ class Trainer:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.tokenizer = make_tokenizer()
         self.model: Any = make_model(self.tokenizer).to(self.device)
+        self.average: Any = copy.deepcopy(self.model).requires_grad_(False)
         self.optimizer = _optimizer(self.model, self.device)
         self.step, self.elapsed, self.best = 0, 0.0, 0.0
         if args.state is not None and args.state.exists():
@@ -84,7 +89,7 @@ class Trainer:
             args.questions,
             args.group,
         )
-        self.progress = Value("d", 0.0)
+        self.progress = Value("d", self._progress())
         self.judge = Judge(self.course, Writer(self.tokenizer))
         count = sum(parameter.numel() for parameter in self.model.parameters())
         print(f"{count / 1e6:.2f} M parameters, {self.tokenizer.get_vocab_size()} tokens, on {self.device}", flush=True)
@@ -108,7 +113,7 @@ class Trainer:
             self.elapsed = before + time.monotonic() - since
             losses, shown, first = [], time.monotonic(), self.step
         if self.best == 0:
-            self._save(self._score(self.model, self._autocast()))
+            self._save(self._score(self.average, self._autocast()))
 
     def _progress(self) -> float:
         return min(max(self.elapsed / self.args.seconds, self.step / self.args.steps), 1.0)
@@ -116,7 +121,7 @@ class Trainer:
     def _batches(self) -> Iterator[list[Group]]:
         workers, cuda = self.args.workers, self.device.type == "cuda"
         samples = Samples(self.course, self.tokenizer, self.progress, run=self.step)
-        ahead: dict[str, Any] = {"prefetch_factor": 3} if workers else {}
+        ahead: dict[str, Any] = {"prefetch_factor": 4} if workers else {}
         loader = iter(DataLoader(samples, batch_size=None, num_workers=workers, pin_memory=cuda, **ahead))
         while True:
             yield list(islice(loader, max(self.args.pictures // self.args.group, 1)))
@@ -132,7 +137,14 @@ class Trainer:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
+        self._follow()
         return loss.detach()
+
+    @torch.no_grad()
+    def _follow(self) -> None:
+        """Move the averaged weights; over fewer steps at first, or what training began with would stay in them."""
+        weight = 1 / min(AVERAGED, 1 + self.step / 10)
+        torch._foreach_lerp_(list(self.average.parameters()), list(self.model.parameters()), weight)
 
     def _autocast(self, *, enabled: bool = True) -> AbstractContextManager[Any]:
         # A CPU may know bf16 only in software.
@@ -145,7 +157,7 @@ class Trainer:
 
     def _report(self, line: str) -> None:
         """Judge, print, and keep what is better than before."""
-        score = self._score(self.model, self._autocast())
+        score = self._score(self.average, self._autocast())
         print(f"{self.elapsed:.0f} s, step {self.step}: {line}, {score}", flush=True)
         if score.accuracy >= max(self.args.goal, self.best + 1e-9):
             self._save(score)
@@ -154,22 +166,23 @@ class Trainer:
 
     def _save(self, score: Score) -> None:
         self.best = score.accuracy
-        rounded = copy.deepcopy(self.model).bfloat16()
+        rounded = copy.deepcopy(self.average).bfloat16()
         rounded.save_pretrained(self.args.out)
         write_files(self.args.out, self.tokenizer, self.model.config.vision_config)
         print(f"saved to {self.args.out}; in bf16: {self._score(rounded, self._autocast(enabled=False))}", flush=True)
 
     def _keep(self) -> None:
         names = ("step", "elapsed", "best")
-        state = {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+        parts = ("model", "average", "optimizer")
+        state = {name: getattr(self, name).state_dict() for name in parts}
         torch.save({**state, **{name: getattr(self, name) for name in names}}, self.args.state)
 
     def _restore(self) -> None:
         state = torch.load(self.args.state, map_location=self.device, weights_only=True)
-        self.model.load_state_dict(state.pop("model"))
-        self.optimizer.load_state_dict(state.pop("optimizer"))
-        for name, value in state.items():
-            setattr(self, name, value)
+        self.model.load_state_dict(state["model"])
+        self.average.load_state_dict(state.get("average", state["model"]))
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step, self.elapsed, self.best = state["step"], state["elapsed"], state["best"]
 
 
 def _warm(step: int) -> float:

