@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pymllm import LLM
+from pymllm.bench import ceilings
 from pymllm.compose import compose
 from pymllm.frontend.launch import launch_frontend
 from pymllm.server.host import Host
@@ -59,11 +60,18 @@ def server_url(settings: dict[str, Any]) -> Iterator[str]:
     host = Host(launch(), config, bound, launch)
     thread = threading.Thread(target=lambda: asyncio.run(host.run()))
     thread.start()
-    assert host.started.wait(30)
+    assert host.started.wait(60)
     yield f"http://127.0.0.1:{bound.getsockname()[1]}"
     host.stop()
-    thread.join(30)
+    thread.join(60)
     assert not thread.is_alive()
+
+
+@pytest.fixture
+def small_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a CPU can do is measured on a product of 256 x 256 and a copy of 16 MiB: quick, and far from exact."""
+    monkeypatch.setattr(ceilings, "MATRIX", {"cpu": 256})
+    monkeypatch.setattr(ceilings, "COPY_BYTES", {"cpu": 1 << 24})
 
 
 @pytest.fixture

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import runpy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from pymllm.checkpoint import open_checkpoint
 from pymllm.config import LoadFormat, ModelConfig
@@ -16,16 +18,36 @@ from pymllm.frontend.tokenizer import load_tokenizer
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 
 
-def run(script: str, checkpoint: Path, file: Path, *options: str) -> list[dict[str, Any]]:
-    command = [sys.executable, str(SCRIPTS / script), str(checkpoint), *options, "--result-filename", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in file.read_text().splitlines()]
+Run = Callable[..., list[dict[str, Any]]]
 
 
-def test_transformers_gives_the_same_tokens(checkpoint: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Runs a script in this process, with words as its command line."""
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+
+    def call(name: str, *words: str) -> None:
+        monkeypatch.setattr("sys.argv", [name, *words])
+        runpy.run_path(str(SCRIPTS / name), run_name="__main__")
+
+    return call
+
+
+@pytest.fixture
+def run(script: Callable[..., None], tmp_path: Path) -> Run:
+    """Runs a script; the lines that it kept."""
+
+    def call(name: str, *words: str) -> list[dict[str, Any]]:
+        file = tmp_path / "r.jsonl"
+        script(name, *words, "--result-filename", str(file))
+        return [json.loads(line) for line in file.read_text().splitlines()]
+
+    return call
+
+
+def test_transformers_gives_the_same_tokens(checkpoint: Path, run: Run) -> None:
     options = ["--one", "9", "--several", "5", "20", "13", "--new-tokens", "8", "--rounds", "3"]
-    one, several = run("compare_transformers.py", checkpoint, tmp_path / "r.jsonl", *options)
+    one, several = run("compare_transformers.py", str(checkpoint), *options)
     assert (one["equal_answers"], one["equal_until"]) == (1, 1.0)
     assert (several["equal_answers"], several["equal_until"]) == (3, 1.0)
     for figures in (one, several):
@@ -34,21 +56,16 @@ def test_transformers_gives_the_same_tokens(checkpoint: Path, tmp_path: Path) ->
         assert figures["ratio"] == seconds["transformers"]["median"] / seconds["pymllm"]["median"]
 
 
-def test_only_radix_takes_the_prefix_from_the_cache(checkpoint: Path, tmp_path: Path) -> None:
+def test_only_radix_takes_the_prefix_from_the_cache(checkpoint: Path, run: Run) -> None:
     options = ["--requests", "4", "--prefix", "64", "--tail", "5", "--new-tokens", "4", "--rounds", "3"]
-    (figures,) = run("shared_prefix.py", checkpoint, tmp_path / "r.jsonl", *options)
+    (figures,) = run("shared_prefix.py", str(checkpoint), *options)
     assert figures["cached_tokens"] == {"chunk": 0, "radix": 3 * 64}  # all but the first, which computes it
     assert figures["equal_answers"] == 4
     assert figures["ratio"] == figures["seconds"]["chunk"]["median"] / figures["seconds"]["radix"]["median"]
 
 
-def test_serving_goes_through_every_part_but_the_device(tmp_path: Path) -> None:
-    file = tmp_path / "r.jsonl"
-    options = ["--streams", "3", "5", "--tokens", "20", "--step-ms", "2", "--result-filename", str(file)]
-    command = [sys.executable, str(SCRIPTS / "serving_overhead.py"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    few, more = (json.loads(line) for line in file.read_text().splitlines())
+def test_serving_goes_through_every_part_but_the_device(run: Run) -> None:
+    few, more = run("serving_overhead.py", "--streams", "3", "5", "--tokens", "20", "--step-ms", "2")
     assert [few["streams"], more["streams"]] == [3, 5]
     for found in (few, more):
         assert 1 <= found["tokens_chunk"] <= 20
@@ -57,9 +74,8 @@ def test_serving_goes_through_every_part_but_the_device(tmp_path: Path) -> None:
         assert found["api_us_token"] > 0
 
 
-def test_every_token_of_a_random_qwen3_has_text(tmp_path: Path) -> None:
-    command = [sys.executable, str(SCRIPTS / "random_qwen3.py"), "4b", str(tmp_path / "q")]
-    subprocess.run(command, check=True, timeout=120)
+def test_every_token_of_a_random_qwen3_has_text(tmp_path: Path, script: Callable[..., None]) -> None:
+    script("random_qwen3.py", "4b", str(tmp_path / "q"))
     config = ModelConfig(path=str(tmp_path / "q"), load_format=LoadFormat.random)
     checkpoint = open_checkpoint(config)
     assert (checkpoint.config["hidden_size"], checkpoint.config["vocab_size"]) == (2560, 151936)

@@ -161,13 +161,8 @@ def test_what_does_not_fit_is_refused_before_anything_runs(
         measured(replace(parts, runner=Untouched()), **changes)
 
 
-@pytest.fixture
-def small_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ceilings_module, "MATRIX", {"cpu": 256})
-    monkeypatch.setattr(ceilings_module, "COPY_BYTES", {"cpu": 1 << 24})
-
-
-def test_ceilings_are_rates(small_ceilings: None) -> None:
+@pytest.mark.usefixtures("small_ceilings")
+def test_ceilings_are_rates() -> None:
     """Against the same work timed by hand; wide bounds, since others may use the cores."""
     found = measure_ceilings(torch.device("cpu"), torch.float32)
     source, target = torch.ones(1 << 22), torch.empty(1 << 22)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pymllm.bench import ceilings, one_batch, results
+from pymllm.bench import one_batch, results
 from pymllm.cli import main
 from result_files import assert_documented, lines
 
@@ -21,6 +21,8 @@ ASKED = (
 )  # fmt: skip
 """Fields that the command is asked for by name."""
 
+pytestmark = pytest.mark.usefixtures("small_ceilings")
+
 SIZES = ["--batch-size", "1", "2", "--input-len", "20", "--output-len", "3", "--repeats", "1"]
 
 
@@ -28,12 +30,6 @@ SIZES = ["--batch-size", "1", "2", "--input-len", "20", "--output-len", "3", "--
 def model(settings: dict[str, Any]) -> list[str]:
     keys = ("model.path", "model.dtype", "engine.max_total_tokens", "log.level")
     return [*(f"{key}={settings[key]}" for key in keys), "engine.device=cpu"]
-
-
-@pytest.fixture(autouse=True)
-def _small_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ceilings, "MATRIX", {"cpu": 256})
-    monkeypatch.setattr(ceilings, "COPY_BYTES", {"cpu": 1 << 22})
 
 
 def test_one_line_for_each_setting(model: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,12 @@ from pymllm.testing import make_tiny_vision_checkpoint
 from pymllm.testing.media_prompt import picture
 from pymllm.testing.tiny import make_tiny_checkpoint
 
-OPTIONS = ["model.dtype=float32", "model.max_context=256", "engine.max_total_tokens=1024", "engine.device=cpu"]
+OPTIONS = [
+    "model.dtype=float32", "model.max_context=256", "engine.max_total_tokens=1024", "engine.device=cpu",
+    "media.max_tokens=128",
+]  # fmt: skip
+
+pytestmark = pytest.mark.usefixtures("small_ceilings")
 
 
 @pytest.fixture(scope="module")

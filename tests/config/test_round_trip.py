@@ -24,7 +24,7 @@ def reference_free(text: str) -> str:
     return re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + r"\${", text)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(AWKWARD)
 @example("${oc.env:HOME}")
 @example("\\${x}")

@@ -1,24 +1,18 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sites import EXAMPLES, Site
+from sites import EXAMPLES, Site, importable
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def site(tmp_path: Path) -> Iterator[Site]:
     """An empty site folder on sys.path; the modules imported from it are forgotten afterwards."""
-    folder = tmp_path / "site"
-    folder.mkdir()
-    monkeypatch.syspath_prepend(str(folder))
-    yield Site(folder)
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", None) or "").startswith(str(folder)):
-            del sys.modules[name]
+    with importable(tmp_path / "site") as site:
+        yield site
 
 
 @pytest.fixture(scope="module")

@@ -87,12 +87,12 @@ def served(tiny: Path) -> Iterator[Served]:
     host = Host(frontend, config, bound, lambda: pytest.fail("the engine died"))
     thread = threading.Thread(target=lambda: asyncio.run(host.run()), daemon=True)
     thread.start()
-    assert host.started.wait(10)
+    assert host.started.wait(60)
     routes = create_app(frontend, config).routes
     found = {f"{method} {route.path}" for route in routes for method in route.methods - {"HEAD"}}
     yield Served(f"http://127.0.0.1:{bound.getsockname()[1]}", frozenset(found))
     host.stop()
-    thread.join(30)
+    thread.join(60)
     assert not thread.is_alive()
 
 

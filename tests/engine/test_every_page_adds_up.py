@@ -128,6 +128,6 @@ class EngineMachine(RuleBasedStateMachine):
 def test_random_traffic(policy: str) -> None:
     machine = type("Machine", (EngineMachine,), {"policy_name": policy})
     machine.TestCase.settings = settings(
-        max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+        max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
     )
     machine.TestCase("runTest").runTest()

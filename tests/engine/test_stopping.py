@@ -108,6 +108,16 @@ def test_ignoring_the_models_own_end_tokens_leaves_the_others(tiny_llama, full) 
         assert answer(ignore_eos=True, stop_token_ids=[other]) == (full[: full.index(other) + 1], "stop")
 
 
+FILLING = [[i, 9, 8] * 10 for i in range(4)]
+"""Prompts of 30 tokens, for which 34 are left of 64."""
+
+
+@pytest.fixture(scope="module")
+def filled(tiny_llama) -> list[list[int]]:
+    """Their answers, by transformers."""
+    return reference_answers(tiny_llama, FILLING, 34)
+
+
 @pytest.mark.parametrize(
     "limits",
     [
@@ -119,19 +129,18 @@ def test_ignoring_the_models_own_end_tokens_leaves_the_others(tiny_llama, full) 
     ],
     ids=str,
 )
-def test_when_the_context_or_the_pool_is_full(tiny_llama, limits) -> None:
+def test_when_the_context_or_the_pool_is_full(tiny_llama, filled, limits) -> None:
     client = start(tiny_llama, limits)
     try:
-        prompts = [[i, 9, 8] * 10 for i in range(4)]  # each comes to the whole pool
         open_ended = SamplingParams(temperature=0.0).with_defaults({})
         assert client.info.max_request_tokens == 64
         for sampling in (open_ended, params(max_tokens=34)):
-            outputs = run(client, prompts, sampling)
-            assert tokens(outputs) == reference_answers(tiny_llama, prompts, 34)
+            outputs = run(client, FILLING, sampling)  # each comes to the whole pool
+            assert tokens(outputs) == filled
             assert [one[-1].finish_reason for one in outputs] == ["length"] * 4
         assert client.stats().pages_used == 0
         with pytest.raises(RequestError, match="at most 34"):
-            run(client, prompts[:1], params(max_tokens=35))
+            run(client, FILLING[:1], params(max_tokens=35))
         one_left = [5] * 63
         assert [len(found) for found in tokens(run(client, [one_left], open_ended))] == [1]
         with pytest.raises(RequestError, match="64 tokens"):

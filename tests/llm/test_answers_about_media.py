@@ -19,7 +19,9 @@ from seen import IMAGE, OPEN, VIDEO, image, said, text, user, video
 
 TOKENS = 12
 GREEDY = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
-SMALL = {"engine.max_total_tokens": 4096, "model.dtype": "float32", "media.allow_http": False}
+SMALL = {
+    "engine.max_total_tokens": 4096, "model.dtype": "float32", "media.allow_http": False, "media.max_tokens": 128
+}  # fmt: skip
 
 A, B, C = picture(1, 70, 101), picture(2, 120, 40), picture(3, 64, 90)
 FILM = clip(4, 4, 50, 66, fps=2.0)

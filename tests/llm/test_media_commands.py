@@ -19,7 +19,7 @@ from pymllm.testing import make_tiny_vision_checkpoint
 from pymllm.testing.media_prompt import picture
 from seen import IMAGE, image, png_url, text, user
 
-SMALL = ["engine.max_total_tokens=4096", "model.dtype=float32"]
+SMALL = ["engine.max_total_tokens=4096", "model.dtype=float32", "media.max_tokens=128"]
 GREEDY = ["--max-tokens", "8", "--temperature", "0"]
 PARAMS = SamplingParams(temperature=0, max_tokens=8)
 A, B = picture(1, 70, 101), picture(2, 120, 40)
@@ -32,7 +32,9 @@ def vision(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def seeing(vision: Path) -> Any:
-    with LLM(vision, {"engine.max_total_tokens": 4096, "model.dtype": "float32"}, progress=False) as llm:
+    with LLM(
+        vision, {"engine.max_total_tokens": 4096, "model.dtype": "float32", "media.max_tokens": 128}, progress=False
+    ) as llm:
         yield llm
 
 

@@ -20,6 +20,9 @@ from pymllm.server.serve import listener
 from pymllm.server.state import ServerState
 from pymllm.testing.tiny import make_tiny_checkpoint
 
+SECONDS = 60
+"""Until a test is given up: other processes may use the cores."""
+
 
 @dataclass
 class RunningServer:
@@ -36,20 +39,20 @@ class RunningServer:
 
     def wait(self) -> int:
         """The exit status, once the server has ended."""
-        self.thread.join(30)
+        self.thread.join(SECONDS)
         assert not self.thread.is_alive()
         return self.statuses[0]
 
     def wait_running(self, count: int) -> None:
-        """Until the engine runs so many requests; fails after 10 s."""
-        deadline = time.monotonic() + 10
+        """Until the engine runs so many requests."""
+        deadline = time.monotonic() + SECONDS
         while self.state.frontend.client.stats().running != count:
             assert time.monotonic() < deadline, self.state.frontend.client.stats()
             time.sleep(0.005)
 
     def wait_idle(self) -> None:
-        """Until the engine holds no request any more; fails after 10 s."""
-        deadline = time.monotonic() + 10
+        """Until the engine holds no request any more."""
+        deadline = time.monotonic() + SECONDS
         while time.monotonic() < deadline:
             stats = self.state.frontend.client.stats()
             if stats.running == stats.waiting == self.state.open_answers == 0:
@@ -94,7 +97,7 @@ def start_server(settings: dict[str, Any]) -> StartServer:
         statuses: list[int] = []
         thread = threading.Thread(target=lambda: statuses.append(asyncio.run(host.run())), daemon=True)
         thread.start()
-        assert host.started.wait(10)
+        assert host.started.wait(SECONDS)
         running = RunningServer(host, f"http://127.0.0.1:{bound.getsockname()[1]}", thread, statuses)
         try:
             yield running

@@ -55,6 +55,7 @@ def seeing(start_server: Any, vision: Path, site: WebSite) -> Iterator[Any]:
         "media.allowed_ports": [site.port],
         "media.timeout_seconds": 30,
         "media.max_bytes": 10**6,
+        "media.max_tokens": 128,
         "media.max_pixels": 10**6,
     }
     with start_server(settings) as running:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -29,39 +30,53 @@ def error(answer: httpx.Response) -> str:
     return str(answer.json()["error"]["message"])
 
 
-@pytest.fixture(params=[False, True], ids=["thread", "process"])
-def engine(request: pytest.FixtureRequest) -> dict[str, Any]:
-    return {"engine.process": request.param}
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where traces go that name no folder."""
+    return tmp_path_factory.mktemp("traces") / "mine"
 
 
-def test_a_server_under_load_is_traced_and_answers_everybody(start_server: Any, engine: Any, tmp_path: Path) -> None:
-    with start_server(engine) as server, httpx.Client(base_url=server.url, timeout=60) as http:
-        alone = complete(server, 100)["choices"][0]["text"]
-        with ThreadPoolExecutor(8) as pool:
-            answers = [pool.submit(complete, server, 100) for _ in range(24)]
-            started = http.post("/start_profile", json={"output_dir": str(tmp_path), "num_steps": 10})
-            assert started.status_code == 200
-            assert started.json()["num_steps"] == 10
-            texts = [answer.result()["choices"][0]["text"] for answer in answers]
-        assert texts == [alone] * 24
-        assert embeddings(started.json()["trace"]) == 10
-        again = http.post("/stop_profile", json={})
-        assert again.status_code == 409
-        assert started.json()["trace"] in error(again)
+@pytest.fixture(scope="module", params=[False, True], ids=["thread", "process"])
+def profiled(start_server: Any, folder: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYMLLM_TORCH_PROFILER_DIR", str(folder))
+        with start_server({"engine.process": request.param}) as server:
+            yield server
 
 
-def test_it_runs_until_it_is_stopped(start_server: Any, engine: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setenv("PYMLLM_TORCH_PROFILER_DIR", str(tmp_path / "mine"))
-    with start_server(engine) as server, httpx.Client(base_url=server.url, timeout=60) as http:
-        trace = http.post("/start_profile", json={}).json()["trace"]
-        second = http.post("/start_profile", json={})
-        assert (second.status_code, second.json()["error"]["code"]) == (409, "conflict")
-        assert "running already" in error(second)
-        complete(server, 12)
-        stopped = http.post("/stop_profile", json={})
-        assert stopped.status_code == 200
-        assert stopped.json() == {"trace": trace, "num_steps": embeddings(trace)}
-        assert Path(trace).parent == tmp_path / "mine"
+@pytest.fixture
+def client(profiled: Any) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=profiled.url, timeout=60) as client:
+        yield client
+
+
+def test_a_server_under_load_is_traced_and_answers_everybody(
+    profiled: Any, client: httpx.Client, tmp_path: Path
+) -> None:
+    alone = complete(profiled, 50)["choices"][0]["text"]
+    with ThreadPoolExecutor(8) as pool:
+        answers = [pool.submit(complete, profiled, 50) for _ in range(24)]
+        started = client.post("/start_profile", json={"output_dir": str(tmp_path), "num_steps": 10})
+        assert started.status_code == 200
+        assert started.json()["num_steps"] == 10
+        texts = [answer.result()["choices"][0]["text"] for answer in answers]
+    assert texts == [alone] * 24
+    assert embeddings(started.json()["trace"]) == 10
+    again = client.post("/stop_profile", json={})
+    assert again.status_code == 409
+    assert started.json()["trace"] in error(again)
+
+
+def test_it_runs_until_it_is_stopped(profiled: Any, client: httpx.Client, folder: Path) -> None:
+    trace = client.post("/start_profile", json={}).json()["trace"]
+    second = client.post("/start_profile", json={})
+    assert (second.status_code, second.json()["error"]["code"]) == (409, "conflict")
+    assert "running already" in error(second)
+    complete(profiled, 12)
+    stopped = client.post("/stop_profile", json={})
+    assert stopped.status_code == 200
+    assert stopped.json() == {"trace": trace, "num_steps": embeddings(trace)}
+    assert Path(trace).parent == folder
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +59,21 @@ class Site:
         lines = [f"[{group}]\n{entry} = {value}\n" for group, entry, value in points]
         (info / "entry_points.txt").write_text("\n".join(lines))
         return info
+
+
+@contextmanager
+def importable(folder: Path) -> Iterator[Site]:
+    """An empty site folder, made, on sys.path; the modules imported from it are forgotten afterwards."""
+    folder.mkdir()
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        yield Site(folder)
+    finally:
+        sys.path.remove(str(folder))
+        for name, module in list(sys.modules.items()):
+            if str(getattr(module, "__file__", None) or "").startswith(str(folder)):
+                del sys.modules[name]
 
 
 def run_pymllm(*words: str, sites: tuple[Path, ...] = (), cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -8,11 +8,14 @@ import pytest
 import torch
 
 from pymllm.plugin import AttentionOptions
-from pymllm.testing.attention import TOLERANCE, USUAL, AttentionBackendConformance, MakeBackend, MakeRig, Shape
+from pymllm.testing import attention as kit
+from pymllm.testing.attention import TOLERANCE, AttentionBackendConformance, MakeBackend, MakeRig, Shape
 from pymllm.testing.attention_rig import Rig
 from pymllm_attention_triton.backend import TritonAttention
 
-SHAPES = {torch.float32: [USUAL, Shape(72, 8, 2, 2)], torch.bfloat16: [Shape(32, 4, 7, 1)]}
+SHAPES = {torch.float32: [Shape(64, 16, 6, 2), Shape(72, 8, 2, 2)], torch.bfloat16: [Shape(32, 4, 7, 1)]}
+SMALL = Shape(64, 16, 3, 1)
+"""Of the cases that name no shape: programs are run one after the other here."""
 
 
 class Interpreted(TritonAttention):
@@ -34,6 +37,10 @@ class TestInterpreted(AttentionBackendConformance):
     def tolerance(self, dtype: torch.dtype) -> float:
         # The interpreter cuts off bits when it makes a bfloat16, where a GPU rounds: twice the error.
         return TOLERANCE[dtype] * (2 if dtype == torch.bfloat16 else 1)
+
+    @pytest.fixture(autouse=True)
+    def _small(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(kit, "USUAL", SMALL)
 
     @pytest.fixture(params=[0, 1])
     def rig(self, request: pytest.FixtureRequest, make_rig: MakeRig, dtype: torch.dtype) -> Rig:
