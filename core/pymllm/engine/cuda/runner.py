@@ -213,8 +213,9 @@ class CudaRunner:
 
 
 def _bytes_in_use(device: torch.device) -> int:
-    """By anybody, the driver included."""
+    """By anybody, the driver included; but for what PyTorch keeps of freed memory, which is given back."""
     torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     return total - free
 
