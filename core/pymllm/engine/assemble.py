@@ -15,7 +15,14 @@ from pymllm.checkpoint import Checkpoint, fill_random, load_weights, open_checkp
 from pymllm.config import Config, DType, EngineConfig, LoadFormat
 from pymllm.engine.choose import Chosen, choose_attention, choose_model, choose_named, choose_quant
 from pymllm.engine.engine import Engine, StepRunner
-from pymllm.engine.measure import GRAPHS_DO_NOT_FIT, cuda_runner, measure, media_cache_bytes, must_fit
+from pymllm.engine.measure import (
+    GRAPHS_DO_NOT_FIT,
+    cuda_runner,
+    encoded_at_a_time,
+    measure,
+    media_cache_bytes,
+    must_fit,
+)
 from pymllm.engine.media import MediaStore
 from pymllm.engine.messages import EngineInfo
 from pymllm.engine.runner import Runner
@@ -121,7 +128,8 @@ def _media_store(config: Config, model: Model, attention: AttentionBackend, info
     if not model.media_width:
         return None
     device = attention.context.device
-    return MediaStore(model, device, capacity=media_cache_bytes(config, device), most_tokens=info.max_media_tokens)
+    most = encoded_at_a_time(info.max_media_tokens, info.max_batch_tokens, device)
+    return MediaStore(model, device, capacity=media_cache_bytes(config, device), most_tokens=most)
 
 
 def _runner(

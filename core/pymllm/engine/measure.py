@@ -19,6 +19,7 @@ from pymllm.interfaces.attention import AttentionBackend, AttentionContext, KVGr
 from pymllm.interfaces.model import Model
 from pymllm.memory.budget import Budget, kv_pages
 from pymllm.memory.device import available_bytes, is_out_of_memory, peak_bytes, total_bytes
+from pymllm.processors import make_processor
 
 if TYPE_CHECKING:
     from pymllm.engine.cuda.runner import CudaRunner
@@ -58,8 +59,11 @@ def measure(
         attention.allocate(group, 1)
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    media_tokens = media_limit(config, device, max_context) if model.media_width else 0
-    media_bytes = _encode_peak(model, device, media_tokens) + media_cache_bytes(config, device) if media_tokens else 0
+    media_tokens, media_bytes = 0, 0
+    if model.media_width:
+        media_tokens = _media_limit(config, checkpoint, choices, device, max_context)
+        encoded = encoded_at_a_time(media_tokens, max_batch, device)
+        media_bytes = _encode_peak(model, device, encoded) + media_cache_bytes(config, device)
     sizes = {"max_running": engine.max_running_requests, "max_context": max_context, "max_batch_tokens": max_batch}
     foreseen = _foreseen_graphs(model, attention, vocab_size=vocab, **sizes) if graphs else 0
     fraction = engine.memory_fraction or (0.5 if device.type == "cpu" else 0.9)
@@ -111,10 +115,19 @@ def default_batch_tokens(device: torch.device) -> int:
     return 8192 if _is_large(device) else 2048
 
 
-def media_limit(config: Config, device: torch.device, max_context: int) -> int:
-    """Most feature rows of an image or video."""
+def _media_limit(
+    config: Config, checkpoint: Checkpoint, choices: list[PluginChoice], device: torch.device, max_context: int
+) -> int:
+    """Most feature rows of an image or video, no more than the model's processor makes."""
     default = 16384 if _is_large(device) else 4096 if device.type == "cuda" else 1024
-    return min(config.media.max_tokens or default, max_context - 1)
+    processor = make_processor(config, checkpoint, next(choice.name for choice in choices if choice.kind == "model"))
+    most = min(config.media.max_tokens or default, max_context - 1)
+    return most if processor is None else min(most, processor.max_tokens)
+
+
+def encoded_at_a_time(media_tokens: int, max_batch_tokens: int, device: torch.device) -> int:
+    """Feature rows that are encoded at a time, unless one medium has more. media_tokens: most of one."""
+    return media_tokens if device.type == "cpu" else max(media_tokens, max_batch_tokens)
 
 
 def media_cache_bytes(config: Config, device: torch.device) -> int:

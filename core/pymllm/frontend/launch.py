@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pymllm.config import Config
@@ -47,25 +46,12 @@ def media_placer(config: Config, checkpoint: Checkpoint, info: EngineInfo, token
     or cannot follow the checkpoint's files, or Pillow is missing."""
     if not info.max_media_tokens:
         return None
-    from pymllm.compose import auto_section
     from pymllm.frontend.media import MediaPlacer
-    from pymllm.interfaces import ProcessorContext
-    from pymllm.plugin import ModelSpec
-    from pymllm.registry import Registry
+    from pymllm.processors import make_processor
 
-    registry = Registry()
     name = next(choice.name for choice in info.choices if choice.kind == "model")
-    spec = registry.load("model", name)
-    factory = registry.processor(name, spec) if isinstance(spec, ModelSpec) else None
-    if factory is None:
-        return None
-    options = auto_section("model", config.model, spec) if config.model.plugin == "auto" else config.model
-    context = ProcessorContext(_folder(checkpoint), options, None if tokenizer is None else _encoder(tokenizer))
-    return MediaPlacer(factory(checkpoint.config, context), config.media, info.max_media_tokens)
-
-
-def _folder(checkpoint: Checkpoint) -> Path:
-    return checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent
+    processor = make_processor(config, checkpoint, name, None if tokenizer is None else _encoder(tokenizer))
+    return None if processor is None else MediaPlacer(processor, config.media, info.max_media_tokens)
 
 
 def _encoder(tokenizer: Any) -> Callable[[str], list[int]]:
