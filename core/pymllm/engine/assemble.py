@@ -68,8 +68,8 @@ def assemble(config: Config, *, progress: bool = True) -> Engine:
     policy = parts.cache.factory(parts.cache.options, CacheContext(info.page_size, info.pages))
     seed = config.engine.seed if config.engine.seed is not None else int.from_bytes(os.urandom(8), "little")
     log.info(
-        "%s: %.2f B parameters in %s on %s; KV pool of %d tokens in %s (%.2f GiB); ready in %.1f s",
-        info.model, info.parameters / 1e9, info.dtype, info.device, info.capacity_tokens, info.kv_dtype,
+        "%s: %s parameters in %s on %s; KV pool of %d tokens in %s (%.2f GiB); ready in %.1f s",
+        info.model, _short(info.parameters), info.dtype, info.device, info.capacity_tokens, info.kv_dtype,
         info.pages * info.page_bytes / 2**30, time.monotonic() - started,
     )  # fmt: skip
     knows = {} if parts.media is None else {"knows_media": parts.media.knows}
@@ -113,6 +113,10 @@ def assemble_parts(
         done("CUDA graphs captured")
     overlap = attention.context.device.type != "cpu" and config.engine.overlap is not False
     return Assembled(info, model, attention, quant, runner, cache_choice, overlap, graphs, media)
+
+
+def _short(count: int) -> str:
+    return f"{count / 1e9:.2f} B" if count >= 1e8 else f"{count / 1e6:.2f} M"
 
 
 def _replays(engine: EngineConfig, attention: AttentionBackend) -> bool:
