@@ -209,6 +209,27 @@ def hostile(site: WebSite, folder: Path) -> dict[str, dict[str, Any]]:
         "a sliver": image(picture(1, 1, 999)),
         "too many frames to fit": {**video(FILM), "fps": 10**9},
         "pixels beyond the bound": {**image(A), "max_pixels": 10**9},
+        "no pixels": {**image(A), "max_pixels": 0},
+        "least above most": {**image(A), "min_pixels": 10**5, "max_pixels": 10**4},
+        "half a JPEG": data(saved(Image.fromarray(picture(8, 300, 300)), "JPEG")[:2000], "image/jpeg"),
+        "half a GIF": data(saved(Image.fromarray(picture(8, 300, 300)), "GIF")[:2000], "image/gif"),
+        "half a WebP": data(saved(Image.fromarray(picture(8, 300, 300)), "WEBP")[:900], "image/webp"),
+        "half a BMP": data(saved(Image.fromarray(picture(8, 300, 300)), "BMP")[:5000], "image/bmp"),
+        "a PNG's header": data(good[:33]),
+        "a wrong checksum": data(good[:40] + bytes([good[40] ^ 255]) + good[41:]),
+        "TIFF": data(saved(Image.fromarray(picture(8, 60, 60)), "TIFF"), "image/tiff"),
+        "ICO": data(saved(Image.fromarray(picture(8, 60, 60)), "ICO"), "image/png"),
+        "PDF": data(b"%PDF-1.7\n1 0 obj\n<<>>\nendobj", "image/png"),
+        "a GIF without a frame": data(b"GIF89a\x01\x00\x01\x00\x00\x00\x00;", "image/gif"),
+        "no data": url("data:,"),
+        "no host": url("http:///picture.png"),
+        "no URL": url(""),
+        "a number": {"type": "image_url", "image_url": {"url": 7}},
+        "no such detail": {"type": "image_url", "image_url": {"url": "data:image/png;base64,", "detail": "best"}},
+        "no film": {"type": "video_url", "video_url": {"url": f"data:video/mp4;base64,{b64encode(good).decode()}"}},
+        "no frames": {"type": "video_url", "video_url": {"url": []}},
+        "fps below 0": {**video(FILM), "fps": -1},
+        "0 frames": {**video(FILM), "num_frames": 0},
     }
 
 
@@ -217,7 +238,7 @@ def test_hostile_parts_are_refused_and_leave_nothing(
 ) -> None:
     words = expected(reference, said("user", f"{IMAGE}x") + OPEN, A)
     parts = hostile(site, tmp_path)
-    assert len(parts) >= 20
+    assert len(parts) >= 40
     before = 0
     for turn in range(2):
         for name, part in parts.items():
