@@ -215,7 +215,7 @@ def test_the_first_failure_ends_the_other_fetches(site: WebSite, load: Callable[
 
 
 def test_files_of_a_request_are_limited_together(site: WebSite, load: Callable[..., list[Media]]) -> None:
-    site.answers["/a"] = endless(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 1000, 0.001)
+    site.answers["/a"] = answer(b"x" * 4000)
     web = around(Internet({ADDRESS: site.port}), Names({"pictures.example": [ADDRESS]}))
     with pytest.raises(RequestError, match=r"together larger than 5000 bytes \(media.max_request_bytes\)"):
         load(*[image("http://pictures.example/a")] * 5, web=web, max_bytes=4500, max_request_bytes=5000)
