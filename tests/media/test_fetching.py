@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from media_files import noise, rgb_png
-from media_site import Internet, Names, WebSite, answer, endless, redirect, silent
+from media_site import Internet, Names, WebSite, answer, redirect, silent
 from pymllm.config import MediaConfig
 from pymllm.errors import RequestError
 from pymllm.media import ImageReference, Media, Picture, parse_part
@@ -215,7 +215,7 @@ def test_the_first_failure_ends_the_other_fetches(site: WebSite, load: Callable[
 
 
 def test_files_of_a_request_are_limited_together(site: WebSite, load: Callable[..., list[Media]]) -> None:
-    site.answers["/a"] = answer(b"x" * 4000)
+    site.answers["/a"] = answer(rgb_png(noise(36, 36)))  # 4 kB
     web = around(Internet({ADDRESS: site.port}), Names({"pictures.example": [ADDRESS]}))
     with pytest.raises(RequestError, match=r"together larger than 5000 bytes \(media.max_request_bytes\)"):
         load(*[image("http://pictures.example/a")] * 5, web=web, max_bytes=4500, max_request_bytes=5000)
