@@ -93,12 +93,15 @@ class ModelSpec(PluginSpec):
         process that answers clients, which never runs a model: its module must not import torch.
     evaluation: for a plugin that has questions to judge a model by (``pymllm eval``), import string of a function that
         gives them (see :mod:`pymllm.interfaces.evaluation`).
+    compression: for models that ``pymllm quantize`` may quantize, import string of what it must know (see
+        :mod:`pymllm.interfaces.compression`).
     """
 
     config: type = ModelOptions
     architectures: tuple[str, ...] = ()
     processor: str = ""
     evaluation: str = ""
+    compression: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ COMMANDS = {
     "chat": "chat in the terminal, with a configuration or a running server",
     "bench": "measure the model, throughput, latency or a running server, and draw the results",
     "eval": "ask a model the questions of its plugin, and count the right answers",
+    "quantize": "make a quantized checkpoint of a model, and say what it costs",
     "warmup": "fetch and build ahead of time what a start needs, and say what was built",
     "plugins": "list the installed plugins",
     "config": "print a composed configuration",

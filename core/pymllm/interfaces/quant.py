@@ -62,7 +62,7 @@ class LinearSpec:
 class Linear(nn.Module, ABC):
     """A linear layer as a quantization method made it.
 
-    Models call it through five verbs. Only ``forward`` must be written; the others compose it with its neighbours, and
+    Models call it through six verbs. Only ``forward`` must be written; the others compose it with its neighbours, and
     a method overrides them where it has kernels that do both at once. A wrapper (an adapter's delta, an all-reduce)
     that overrides ``forward`` alone turns fusion off by inheriting the compositions.
 
@@ -103,6 +103,11 @@ class Linear(nn.Module, ABC):
         """h plus the layer of x: the end of a block on the residual stream. x: [T, in_features];
         h: [T, sum(out_features)], may be overwritten, so use only what is returned -> the same shape."""
         return h + self(x)
+
+    def onto_gated(self, gate_up: Linear, h: Tensor, norm: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+        """h plus the layer of ``gate_up.gated(h, norm)``: a gated block whole, for a method that makes its own form of
+        the activation. h: [T, C], may be overwritten -> the same shape."""
+        return self.onto(gate_up.gated(h, norm), h)
 
     def finalize(self) -> None:
         """Called once after the weights were loaded: repack, drop what is no longer needed."""

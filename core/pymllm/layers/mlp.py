@@ -25,7 +25,7 @@ class GatedMLP(nn.Module):
 
     def forward(self, h: Tensor, norm: RMSNorm) -> Tensor:
         """h: the residual stream, [T, C], may be overwritten; norm: the block's -> the stream after the block."""
-        return self.down.onto(self.gate_up.gated(h, norm), h)
+        return self.down.onto_gated(self.gate_up, h, norm)
 
 
 class MLP(nn.Module):

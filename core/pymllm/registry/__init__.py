@@ -19,6 +19,7 @@ from pymllm.registry.loading import check_reference, load_object, load_spec
 from pymllm.spelling import did_you_mean
 
 if TYPE_CHECKING:
+    from pymllm.interfaces.compression import Compression
     from pymllm.interfaces.evaluation import Evaluation
     from pymllm.interfaces.media import ProcessorFactory
 
@@ -100,6 +101,10 @@ class Registry:
         """Import what gives the questions of a loaded model plugin; None if it has none. Raises PluginError."""
         return self._object(self.find("model", name), spec.evaluation) if spec.evaluation else None
 
+    def compression(self, name: str, spec: ModelSpec) -> Compression | None:
+        """Import what a loaded model plugin knows of quantizing its models; None if nothing. Raises PluginError."""
+        return self._object(self.find("model", name), spec.compression) if spec.compression else None
+
     def candidates(self, kind: str) -> tuple[list[tuple[PluginInfo, PluginSpec]], list[PluginProblem]]:
         """All usable plugins of one kind with their specs, and what is wrong with the others. Imports the
         light modules of that kind alone, each guarded."""
@@ -157,6 +162,8 @@ class Registry:
                     check_reference(info, "the processor", spec.processor)
                 if isinstance(spec, ModelSpec) and spec.evaluation:
                     check_reference(info, "the evaluation set", spec.evaluation)
+                if isinstance(spec, ModelSpec) and spec.compression:
+                    check_reference(info, "the compression", spec.compression)
             return spec
         except Fault as fault:
             return _problem(info, "broken", fault)

@@ -10,5 +10,6 @@ def pymllm_model() -> ModelSpec:
     return ModelSpec(
         architectures=("LlamaForCausalLM", "Qwen2ForCausalLM"),
         factory="pymllm_model_llama.model:LlamaModel",
+        compression="pymllm_model_llama.compression:COMPRESSION",
         summary="Llama, SmolLM2 and Qwen2",
     )

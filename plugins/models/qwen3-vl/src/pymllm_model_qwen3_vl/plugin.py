@@ -32,6 +32,7 @@ def pymllm_model() -> ModelSpec:
         config=Qwen3VLOptions,
         factory="pymllm_model_qwen3_vl.model:Qwen3VLModel",
         processor="pymllm_model_qwen3_vl.processor:Qwen3VLProcessor",
+        compression="pymllm_model_qwen3_vl.compression:COMPRESSION",
         evaluation="pymllm_model_qwen3_vl.demo.held_out:held_out",
         summary="Qwen3-VL, dense: images, video and text",
     )

@@ -10,5 +10,6 @@ def pymllm_model() -> ModelSpec:
     return ModelSpec(
         architectures=("Qwen3ForCausalLM",),
         factory="pymllm_model_qwen3.model:Qwen3Model",
+        compression="pymllm_model_qwen3.compression:COMPRESSION",
         summary="Qwen3, dense",
     )

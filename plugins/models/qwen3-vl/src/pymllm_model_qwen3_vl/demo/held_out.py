@@ -14,8 +14,8 @@ from pymllm_model_qwen3_vl.demo.questions import KINDS_OF_QUESTIONS, Asked, ask
 from pymllm_model_qwen3_vl.demo.scenes import Scene, Variety, make_scene
 from pymllm_model_qwen3_vl.demo.words import LANGUAGES, Language
 
-SEED, TRAINING_SEED = 20260, 1
-"""First words of the seeds of pictures: whatever follows, the two give different ones (NumPy's SeedSequence)."""
+SEED, TRAINING_SEED, OTHER_SEED = 20260, 1, 2
+"""First words of the seeds of pictures: whatever follows, they give different ones (NumPy's SeedSequence)."""
 
 QUESTIONS = 1440
 """How many there are: 240 of each kind, half of them in each language."""
@@ -30,10 +30,18 @@ def held_out(variety: Variety | None = None, kinds: Sequence[str] = KINDS_OF_QUE
     Each has a picture of its own. Of the answers to a kind of question, each is right about equally often.
     variety, kinds: of an easier set; scenes of that variety must be able to answer questions of all these kinds.
     """
-    variety = variety or Variety()
+    return _questions(SEED, variety or Variety(), kinds)
+
+
+def others() -> Iterator[Question]:
+    """As many that are not held out."""
+    return _questions(OTHER_SEED, Variety(), KINDS_OF_QUESTIONS)
+
+
+def _questions(seed: int, variety: Variety, kinds: Sequence[str]) -> Iterator[Question]:
     answers: dict[tuple[str, Language], Counter[str]] = defaultdict(Counter)
     for number in range(QUESTIONS // len(KINDS_OF_QUESTIONS) * len(kinds)):
-        rng = np.random.default_rng([SEED, number])
+        rng = np.random.default_rng([seed, number])
         kind = kinds[number % len(kinds)]
         language = LANGUAGES[number // len(kinds) % len(LANGUAGES)]
         seen = answers[kind, language]

@@ -1,0 +1,1 @@
+"""``pymllm quantize``: a full-precision checkpoint becomes a compressed-tensors one, by llmcompressor."""

@@ -1,0 +1,1 @@
+"""4-bit weights in groups, 16-bit activations."""
