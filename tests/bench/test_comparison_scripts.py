@@ -64,6 +64,17 @@ def test_only_radix_takes_the_prefix_from_the_cache(checkpoint: Path, run: Run) 
     assert figures["ratio"] == figures["seconds"]["chunk"]["median"] / figures["seconds"]["radix"]["median"]
 
 
+def test_pages_and_decodes_of_each_kind_of_cache(checkpoint: Path, run: Run) -> None:
+    options = [f"model.path={checkpoint}", "attention.plugin=torch", "model.dtype=float32", "engine.device=cpu"]
+    options += ["engine.max_total_tokens=1024", "--batch", "2", "--context", "33", "--new-tokens", "4"]
+    wide, narrow = run("kv_bound_load.py", "4b", *options, "--kinds", "auto", "int4")
+    assert [found["kv_dtype"] for found in (wide, narrow)] == ["auto", "int4"]
+    assert [found["pages"] for found in (wide, narrow)] == [64, 64]  # as many as were asked for
+    assert wide["speed"] == wide["more_pages"] == 1.0
+    assert narrow["speed"] == narrow["tokens_s"] / wide["tokens_s"]
+    assert narrow["tokens_s"] == pytest.approx(2 / narrow["step_ms"] * 1e3)
+
+
 def test_serving_goes_through_every_part_but_the_device(run: Run) -> None:
     few, more = run("serving_overhead.py", "--streams", "3", "5", "--tokens", "20", "--step-ms", "2")
     assert [few["streams"], more["streams"]] == [3, 5]

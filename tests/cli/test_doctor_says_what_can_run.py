@@ -41,7 +41,7 @@ def test_ours_can_run(report: dict[str, Any]) -> None:
     for name in ("model-llama", "model-qwen3", "attention-torch", "cache-radix", "cache-chunk"):
         assert verdicts[f"pymllm-{name}"]["usable"], verdicts[f"pymllm-{name}"]["note"]
     assert verdicts["pymllm-attention-torch"]["note"].startswith("on cpu")
-    assert verdicts["pymllm-attention-torch"]["note"].endswith("; attention.kv_dtype: auto, bf16, fp8")
+    assert verdicts["pymllm-attention-torch"]["note"].endswith("; attention.kv_dtype: auto, bf16, fp8, int4, int8")
 
 
 def test_the_broken_ones_cannot_and_it_says_why(report: dict[str, Any]) -> None:

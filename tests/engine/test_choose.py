@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -156,11 +157,15 @@ def test_auto_takes_a_backend_that_can_keep_the_cache_as_asked(site: Site) -> No
     assert f"'plain' cannot serve this model here: {refusal};" in refused(attend, "plain", "fp8")
 
 
-def test_a_cache_that_nothing_can_keep_so_is_one_line(site: Site) -> None:
+def test_a_cache_that_nothing_can_keep_so_is_one_line(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pymllm_attention_torch.backend import TorchAttention
+
+    less = replace(TorchAttention.capabilities, kv_dtypes=frozenset({KVDtype.auto, KVDtype.fp8}))
+    monkeypatch.setattr(TorchAttention, "capabilities", less)
     message = refused(attend, "auto", "int4")
     assert message.startswith("no attention backend can serve this model here: ")
     assert (
-        "torch: does not support attention.kv_dtype: int4 with activations in torch.float32 (it can: auto, bf16, fp8)"
+        "torch: does not support attention.kv_dtype: int4 with activations in torch.float32 (it can: auto, fp8)"
         in message
     )
 

@@ -25,6 +25,8 @@ QKV: dict[str, Any] = {
     "q_eps": "fp32",
     "k_eps": "fp32",
 }
+CODES: dict[str, Any] = dict.fromkeys(("k_scales", "v_scales"), I32)
+PLACES = {"SCALE_PAGE": 8448, "SCALE_TOKEN": 1, "SCALE_HEAD": 1056}
 
 CASES = {
     "gemv": ("gemv_triton", "gemv_kernel", {**GEMV, "residual": BF16}, {"K": 3072, "GATED": False}),
@@ -71,6 +73,18 @@ CASES = {
         {**QKV, "cos_sin": F32, "q_weight": BF16, "k_weight": BF16},
         {"H": 16, "K": 8, "D": 128, "HALF": 64, "BLOCK_HALF": 64, "BLOCK_REST": 1, "TOKENS": 16},
     ),
+    "write_qkv, codes of 8 bits": (
+        "qkv_triton",
+        "write_qkv_kernel",
+        {**QKV, **CODES, **dict.fromkeys(("k_cache", "v_cache"), "*i8"), "cos_sin": F32, "k_weight": BF16},
+        {"H": 4, "K": 2, "D": 80, "HALF": 20, "BLOCK_HALF": 32, "BLOCK_REST": 64, "TOKENS": 4, "BITS": 8, **PLACES},
+    ),
+    "write_qkv, codes of 4 bits": (
+        "qkv_triton",
+        "write_qkv_kernel",
+        {**QKV, **CODES, **dict.fromkeys(("k_cache", "v_cache"), "*u8"), "cos_sin": F32, "k_weight": BF16},
+        {"H": 16, "K": 8, "D": 128, "HALF": 64, "BLOCK_HALF": 64, "BLOCK_REST": 1, "TOKENS": 16, "BITS": 4, **PLACES},
+    ),
     "write_qkv, half rotated": (
         "qkv_triton",
         "write_qkv_kernel",
@@ -85,7 +99,7 @@ CASES = {
 def test_compiles(name: str, capability: int) -> None:
     module, kernel, arguments, constants = CASES[name]
     function = getattr(__import__(f"pymllm.layers.kernels.{module}", fromlist=[kernel]), kernel)
-    constants = {"BLOCK_N": 4, "BLOCK_K": 512, **constants, "PDL": capability >= 90}
+    constants = {"BLOCK_N": 4, "BLOCK_K": 512, "BITS": 0, **constants, "PDL": capability >= 90}
     source = ASTSource(
         function,
         {key: arguments.get(key, "constexpr") for key in function.arg_names},
@@ -101,7 +115,7 @@ def test_compiles(name: str, capability: int) -> None:
 def test_the_cache_may_be_float8(capability: int, element: str) -> None:
     arguments = {**QKV, "k_cache": element, "v_cache": element, "cos_sin": F32, "k_weight": BF16}
     constants = {"H": 4, "K": 2, "D": 128, "HALF": 64, "BLOCK_HALF": 64, "BLOCK_REST": 1, "TOKENS": 1}
-    constants["PDL"] = capability >= 90
+    constants |= {"PDL": capability >= 90, "BITS": 0}
     from pymllm.layers.kernels.qkv_triton import write_qkv_kernel as function
 
     source = ASTSource(

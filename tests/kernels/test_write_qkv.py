@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from pymllm.layers.kernels import write_qkv
+from pymllm.layers.kernels.codes import code_dtype, code_width, dequantize
 
 Q_EPS, K_EPS, PAGE = 1e-3, 2e-2, 4
 FP8 = torch.float8_e4m3fn
@@ -161,6 +162,90 @@ def check_numbers_beyond_the_range(run: Callable[..., object], device: str = "cp
 def test_numbers_beyond_the_range_of_an_8_bit_cache(interpreted: Callable[[str], ModuleType]) -> None:
     check_numbers_beyond_the_range(write_qkv)
     check_numbers_beyond_the_range(interpreted("qkv_triton").launch)
+
+
+class Codes(Case):
+    """The same with a cache of codes."""
+
+    def __init__(self, shape: Shape, dtype: torch.dtype, bits: int, device: str = "cpu") -> None:
+        super().__init__(shape, dtype, device)
+        codes = (*self.cache.shape[:-1], code_width(shape.size, bits))
+        self.cache = torch.zeros(codes, dtype=code_dtype(bits), device=device)
+        self.scales = torch.full(codes[:-1], -1, dtype=torch.int32, device=device)  # two NaN
+        views = [part.transpose(1, 2) if shape.heads_first else part for part in self.cache.unbind(1)]
+        self.k_cache, self.v_cache = views
+        parts = [part.transpose(1, 2) if shape.heads_first else part for part in self.scales.unbind(1)]
+        self.k_scales, self.v_scales = parts
+        self.bits = bits
+
+    def arguments(self) -> tuple[Tensor | float | None, ...]:
+        return (*super().arguments(), self.k_scales, self.v_scales)
+
+    def check_codes(self, bound: float) -> None:
+        """Every number is within half a step of the exact one, and what float32 and ``bound`` (of the largest number)
+        add; nothing else was written."""
+        self.k_cache, self.v_cache = (
+            dequantize(codes.contiguous(), scales.contiguous(), torch.empty(*codes.shape[:-1], self.shape.size))
+            for codes, scales in ((self.k_cache.cpu(), self.k_scales.cpu()), (self.v_cache.cpu(), self.v_scales.cpu()))
+        )
+        shape, page, offset = self.shape, self.slots.cpu() // PAGE, self.slots.cpu() % PAGE
+        parts = self.qkv.cpu().double().view(shape.tokens, -1, shape.size)
+        _, k, v = parts.split([shape.heads, shape.kv_heads, shape.kv_heads], 1)
+        for cache, exact in ((self.k_cache, self._exact(k, self.k_weight, K_EPS)), (self.v_cache, v)):
+            step = (exact.amax(-1, keepdim=True) - exact.amin(-1, keepdim=True)) / (2**self.bits - 1)
+            limit = (0.5 + 2.0**self.bits * 2**-11) * step + (2**-11 + bound) * exact.abs().amax(-1, keepdim=True)
+            assert ((cache.double()[page, offset] - exact).abs() <= limit).all()
+        written = (self.scales != -1).sum()
+        assert int(written) == 2 * k.shape[0] * k.shape[1], "other places of the cache were written"
+
+
+OF_CODES = [(8, shape) for shape in SHAPES] + [(4, shape) for shape in SHAPES if shape.rotary in (0, shape.size)]
+
+
+@pytest.mark.parametrize(("bits", "shape"), OF_CODES, ids=str)
+def test_codes_of_the_twin_and_of_the_interpreted_kernel(
+    interpreted: Callable[[str], ModuleType], bits: int, shape: Shape
+) -> None:
+    twin, case = (Codes(shape, torch.float32, bits) for _ in range(2))
+    write_qkv(*twin.arguments())  # type: ignore[arg-type]
+    interpreted("qkv_triton").launch(*case.arguments())
+    assert float((case.q - twin.q).norm() / twin.q.norm()) < 1e-6
+    # A number in the middle of two codes may get either.
+    assert (case.cache != twin.cache).double().mean() < 0.01
+    for each in (twin, case):
+        each.check_codes(1e-6)
+
+
+def check_extremes(run: Callable[..., object], bits: int, device: str = "cpu") -> None:
+    """Constants, NaN and what float16 cannot hold, as the codes of :func:`quantize` say."""
+    case, twin = (Codes(Shape(4, 1, 1, 64, 0), torch.float32, bits, where) for where in (device, "cpu"))
+    for each in (case, twin):
+        each.qkv[0, 64:128] = 0.375
+        each.qkv[0, 128:] = 0.0
+        each.qkv[1, 64:67] = torch.tensor([1e30, -1e30, 0.0])
+        each.qkv[1, 130] = float("nan")
+        each.qkv[2, 64:] = 1e-30
+        each.qkv[3, 130:132] = torch.tensor([float("inf"), float("-inf")])
+    run(*case.arguments())
+    write_qkv(*twin.arguments())  # type: ignore[arg-type]
+    assert torch.equal(case.cache.cpu(), twin.cache)
+    assert torch.equal(case.scales.cpu(), twin.scales)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered")
+@pytest.mark.parametrize("bits", [8, 4])
+def test_codes_of_extremes(interpreted: Callable[[str], ModuleType], bits: int) -> None:
+    check_extremes(interpreted("qkv_triton").launch, bits)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("bits", "shape"), [*OF_CODES, (4, Shape(600, 16, 8, 128, 128, True, True, True))], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_codes_on_a_gpu(bits: int, shape: Shape, dtype: torch.dtype) -> None:
+    case = Codes(shape, dtype, bits, "cuda")
+    write_qkv(*case.arguments())  # type: ignore[arg-type]
+    case.check_codes(1e-6)
+    check_extremes(write_qkv, bits, "cuda")
 
 
 @pytest.mark.gpu

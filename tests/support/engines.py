@@ -59,6 +59,17 @@ def tokens(outputs: list[list[TokenOutput]]) -> list[list[int]]:
     return [[token for output in one for token in output.token_ids] for one in outputs]
 
 
+def clear_answers(outputs: list[list[TokenOutput]], margin: float) -> list[list[int]]:
+    """Answers up to the first token that had a rival within ``margin`` of log-probability. outputs: with the
+    log-probabilities of two tokens."""
+    found = []
+    for answer, one in zip(tokens(outputs), outputs):
+        tops = [sorted(entry.top.values()) for output in one for entry in output.logprobs or ()]
+        close = (count for count, (second, first) in enumerate(tops) if first - second < margin)
+        found.append(answer[: next(close, len(answer))])
+    return found
+
+
 def answers(client: EngineClient, prompts: Sequence[list[int]], count: int) -> list[list[int]]:
     """Greedy answers of ``count`` tokens."""
     return tokens(run(client, prompts, greedy(count)))

@@ -59,6 +59,12 @@ class AttentionContext:
         return KVDtype.auto if same else self.kv_dtype
 
     @property
+    def kv_bits(self) -> int | None:
+        """Bits of a code where the cache holds codes with a scale and offset for each token and head (int8, int4:
+        :mod:`pymllm.layers.kernels.codes`); None where it holds numbers of :attr:`cache_dtype`."""
+        return {KVDtype.int8: 8, KVDtype.int4: 4}.get(self.kv_dtype)
+
+    @property
     def cache_dtype(self) -> torch.dtype:
         """Of a cached number where it is kept as one, without a scale. Raises KeyError for int8 and int4."""
         return {KVDtype.auto: self.dtype, KVDtype.bf16: torch.bfloat16, KVDtype.fp8: torch.float8_e4m3fn}[self.kv_dtype]

@@ -55,12 +55,13 @@ def compress(model: Any, plan: Plan, scheme: Scheme, data: Any, compression: Com
 
     Raises QuantizeError.
     """
-    from llmcompressor import oneshot
+    from llmcompressor.entrypoints import oneshot
     from llmcompressor.pipelines.cache import IntermediatesCache
     from torch.utils.data import DataLoader
 
     if not has_gpu():
-        IntermediatesCache.pin_memory = lambda self, *_, **__: None  # there is nothing to pin memory for
+        # There is nothing to pin memory for.
+        setattr(IntermediatesCache, "pin_memory", lambda self, *_, **__: None)  # noqa: B010
     given: dict[str, Any] = {}
     if any(matches(pattern, name) for pattern in compression.seeing for name in plan.quantized):
         # Layer by layer, which takes less memory, it follows the language model alone.

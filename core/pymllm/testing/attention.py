@@ -25,7 +25,6 @@ skipped.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -33,13 +32,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from pymllm.interfaces import AttentionBackend, AttentionCapabilities, AttentionContext, KVDtype, KVGroup
 from pymllm.testing.attention_layers import Norm, Rotary
 from pymllm.testing.attention_prompts import PaddedPrompts
 from pymllm.testing.attention_reference import attention, rms_norm, rotate
-from pymllm.testing.attention_rig import Request, Rig, array, assert_close
+from pymllm.testing.attention_rig import Request, Rig, array, assert_close, tensor_bytes
 
 MakeBackend = Callable[[AttentionContext], AttentionBackend]
 MakeRig = Callable[..., Rig]
@@ -70,6 +68,10 @@ SHAPES = [
     Shape(20, 5, 6, 2),
 ]
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+SLACK = {KVDtype.fp8: 0.02, KVDtype.int8: 0.02, KVDtype.int4: 0.2}
+"""Where keys are rounded to activations before the cache rounds them, to bits so few that it may come out otherwise:
+the steps of the cache's numbers are about 0.1, 0.02 and 0.35, and one in ten components of a key or less is a step
+away, in either direction."""
 
 
 class AttentionBackendConformance:
@@ -218,7 +220,7 @@ class AttentionBackendConformance:
             rig.step([(request, len(request.q) - 2)])
         parts = [(broken, 1), (sound, 1), (short, 1)]
         found = rig.step(parts)
-        if rig.backend.context.cache_dtype.itemsize > 1:  # a kernel need not know the NaN of fewer bits
+        if rig.backend.context.kv_dtype is not KVDtype.fp8:  # a kernel need not know the NaN of 8 bits
             assert np.isnan(found[0]).all()
         for (request, count), out in zip(parts[1:], found[1:]):
             assert_close(out, rig.expected(request, count), tolerance)
@@ -257,9 +259,9 @@ class AttentionBackendConformance:
         rig = make_rig(shape)
         backend, group = rig.backend, rig.group
         backend.allocate(group, 1)
-        before = _tensor_bytes()
+        before = tensor_bytes()
         backend.allocate(group, 201)
-        assert _tensor_bytes() - before == pytest.approx(200 * backend.page_bytes(group), rel=0.005)
+        assert tensor_bytes() - before == pytest.approx(200 * backend.page_bytes(group), rel=0.005)
 
     def test_another_allocation_replaces_the_first(self, make_rig: MakeRig, tolerance: float) -> None:
         rig = make_rig()
@@ -301,6 +303,23 @@ class AttentionBackendConformance:
             expected = np.repeat(array(request.v), found.shape[1] // request.v.shape[1], axis=1)
             np.testing.assert_allclose(found, expected, rtol=1e-3)
 
+    @pytest.mark.parametrize("wanted", [KVDtype.int8, KVDtype.int4], ids=lambda x: x.value)
+    def test_codes_of_constants_and_extremes(self, make_rig: MakeRig, tolerance: float, wanted: KVDtype) -> None:
+        rig = make_rig(kv_dtype=wanted)
+        requests = [rig.request(1) for _ in range(6)]
+        values = [request.v for request in requests]
+        values[0].zero_()
+        values[1].fill_(-0.375)
+        values[2].fill_(1e-30)
+        values[3].fill_(6e4)
+        values[4].view(-1)[::5] = -6e4
+        values[5].mul_(1e-3)
+        # A token that sees itself alone gets its own values, whatever the others have.
+        for request, found in zip(requests, rig.step([(request, 1) for request in requests])):
+            expected = rig.expected(request, 1)
+            limit = tolerance * float(np.abs(expected).max()) + 1e-7
+            np.testing.assert_allclose(found, expected, rtol=0, atol=limit)
+
     # The producer, and attention without pages
 
     @pytest.mark.parametrize("rotary", [None, 1.0, 0.5])
@@ -326,8 +345,7 @@ class AttentionBackendConformance:
             rig.backend.plan(rig.batch([end - start], [end], [pages]))
             positions = torch.arange(start, end, device=rig.device)
             found = rig.backend.forward(layer, rig.put(qkv[start:end]), positions)
-            # Keys are rounded once more here than in the reference, to bits so few that it may come out otherwise.
-            slack = 0.0 if rig.backend.context.cache_dtype.itemsize > 1 else 0.02
+            slack = SLACK.get(rig.backend.context.kv_dtype, 0.0)
             assert_close(array(found), expected[start:end], 3 * tolerance + slack)
 
     @pytest.mark.parametrize("lengths", [[37], [16, 16, 16], [5, 130, 1, 64, 5]], ids=str)
@@ -374,14 +392,3 @@ def _mixed(rig: Rig) -> list[tuple[Request, int]]:
             rig.step([(request, done)])
         parts.append((request, count))
     return parts
-
-
-def _tensor_bytes() -> int:
-    """Bytes of all tensors alive in this process."""
-    gc.collect()
-    storages = {}
-    for item in gc.get_objects():
-        if issubclass(type(item), Tensor) and item.layout == torch.strided and item.device.type != "meta":
-            storage = item.untyped_storage()
-            storages[item.device, storage.data_ptr()] = storage.nbytes()
-    return sum(storages.values())

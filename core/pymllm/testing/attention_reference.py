@@ -47,6 +47,18 @@ def round_to_bf16(x: Array) -> Array:
     return round_to_bits(x, 7, -126, np.inf)
 
 
+def round_to_codes(x: Array, bits: int) -> Array:
+    """Vectors over the last axis as ``2^bits`` evenly spaced numbers between their least and largest hold them: scale
+    and offset rounded to float16, codes to the nearest (half up); a vector with a NaN is NaN."""
+    most = 2**bits - 1
+    least, largest = x.min(-1, keepdims=True), x.max(-1, keepdims=True)
+    offset = least.astype(np.float16).astype(np.float64)
+    scale = ((largest - least) / most).astype(np.float16).astype(np.float64)
+    steps = np.divide(x - offset, scale, out=np.zeros_like(x), where=scale != 0)
+    out: Array = offset + scale * np.clip(np.floor(steps + 0.5), 0, most)
+    return out
+
+
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
     """x / sqrt(mean(x^2) + eps) * weight over the last axis (Zhang and Sennrich 2019)."""
     out: Array = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight

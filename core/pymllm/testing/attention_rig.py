@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,12 +14,14 @@ from torch import Tensor
 
 from pymllm.interfaces import AttentionBackend, AttentionBatch, AttentionContext, KVDtype, KVGroup
 from pymllm.testing.attention_batch import make_attention_batch
-from pymllm.testing.attention_reference import Array, attention, round_to_bf16, round_to_e4m3
+from pymllm.testing.attention_reference import Array, attention, round_to_bf16, round_to_codes, round_to_e4m3
 
 ROUNDED: Mapping[KVDtype, Callable[[Array], Array]] = {
     KVDtype.auto: lambda x: x,
     KVDtype.bf16: round_to_bf16,
     KVDtype.fp8: round_to_e4m3,
+    KVDtype.int8: lambda x: round_to_codes(x, 8),
+    KVDtype.int4: lambda x: round_to_codes(x, 4),
 }
 """What a cache makes of keys or values, [T, K, D]."""
 
@@ -92,8 +95,10 @@ class Rig:
         return x.to(self.device, self.dtype)
 
     def random(self, *shape: int) -> Tensor:
-        """Normally distributed values that the dtype holds exactly, on the CPU."""
-        return torch.from_numpy(self._random.standard_normal(shape)).to(self.dtype)
+        """Normally distributed values that the dtype holds exactly, on the CPU. For a cache of codes, values that
+        bfloat16 holds: in float32 as in float64, none is so near to the middle of two codes that rounding decides."""
+        values = torch.from_numpy(self._random.standard_normal(shape)).to(self.dtype)
+        return values if self.backend.context.kv_bits is None else values.bfloat16().to(self.dtype)
 
     def take(self, tokens: int) -> list[int]:
         """Free pages for that many tokens, in no order."""
@@ -157,3 +162,14 @@ def assert_close(found: Array, expected: Array, tolerance: float) -> None:
     limit = tolerance * max(1.0, float(np.abs(expected).max()))
     difference = float(np.abs(found - expected).max())
     assert difference <= limit, f"off by {difference:.3g}, allowed is {limit:.3g}"
+
+
+def tensor_bytes() -> int:
+    """Bytes of all tensors alive in this process."""
+    gc.collect()
+    storages = {}
+    for item in gc.get_objects():
+        if issubclass(type(item), Tensor) and item.layout == torch.strided and item.device.type != "meta":
+            storage = item.untyped_storage()
+            storages[item.device, storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())

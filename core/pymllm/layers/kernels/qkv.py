@@ -7,11 +7,19 @@ from torch import Tensor
 
 from pymllm.interfaces import AttentionLayer
 from pymllm.layers.kernels.available import has_kernels
+from pymllm.layers.kernels.codes import code_bits, code_dtype, quantize
 from pymllm.layers.kernels.storage import rows_of, stored
 
 
 def produce(
-    layer: AttentionLayer, qkv: Tensor, positions: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor
+    layer: AttentionLayer,
+    qkv: Tensor,
+    positions: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    slots: Tensor,
+    k_scales: Tensor | None = None,
+    v_scales: Tensor | None = None,
 ) -> Tensor:
     """``AttentionBackend.produce`` in one pass, for a backend whose cache :func:`write_qkv` can write -> q [T, H, D].
 
@@ -30,6 +38,8 @@ def produce(
         None if k_norm is None else k_norm.weight,
         0.0 if q_norm is None else q_norm.eps,
         0.0 if k_norm is None else k_norm.eps,
+        k_scales,
+        v_scales,
     )
 
 
@@ -45,6 +55,8 @@ def write_qkv(
     k_weight: Tensor | None = None,
     q_eps: float = 1e-6,
     k_eps: float = 1e-6,
+    k_scales: Tensor | None = None,
+    v_scales: Tensor | None = None,
 ) -> Tensor:
     """Write normed and rotated q to ``q_out`` and k and v to their slots of a paged cache; returns ``q_out``.
 
@@ -55,14 +67,25 @@ def write_qkv(
     slots: [T] integers, page * page_size + offset, >= 0. positions: [T] integers, rows of cos_sin.
     cos_sin: [positions, rotary_dim] float32 as :class:`pymllm.layers.Rope` has it, or None: no rotation. What lies
     past rotary_dim passes. q_weight, k_weight: [D] of the heads' RMS norms, or None: no norm; q_eps, k_eps: theirs.
+    k_scales, v_scales: None, or, for a cache of codes (:mod:`pymllm.layers.kernels.codes`), views [pages, page_size, K]
+    int32 with the same strides; k_cache and v_cache then hold [..., W] bytes of codes. Of 4 bits, on a GPU, all
+    components are rotated or none, and D is even.
 
-    Arithmetic is float32, rounded once at the end. On a GPU it is one kernel that may be captured in a graph.
+    Arithmetic is float32, rounded once at the end: codes are made of float32. On a GPU it is one kernel that may be
+    captured in a graph.
     """
     assert qkv.is_contiguous(), "qkv is contiguous"
     assert q_out.is_contiguous(), "q_out is contiguous"
     assert k_cache.stride(3) == v_cache.stride(3) == 1, "a head's components lie side by side"
-    arguments = (qkv, q_out, k_cache, v_cache, slots, positions, cos_sin, q_weight, k_weight, q_eps, k_eps)
+    if k_scales is not None and v_scales is not None:
+        assert k_scales.stride() == v_scales.stride(), "the scales of keys and values lie alike"
+    arguments = (
+        qkv, q_out, k_cache, v_cache, slots, positions, cos_sin, q_weight, k_weight, q_eps, k_eps, k_scales, v_scales,
+    )  # fmt: skip
     if has_kernels(qkv.device):
+        whole = cos_sin is None or cos_sin.shape[1] == q_out.shape[2]
+        fits = k_scales is None or k_cache.dtype == code_dtype(8) or (whole and q_out.shape[2] % 2 == 0)
+        assert fits, "the two codes of a byte are those that are rotated together"
         from pymllm.layers.kernels.qkv_triton import launch
 
         launch(*arguments)
@@ -83,6 +106,8 @@ def _compose(
     k_weight: Tensor | None,
     q_eps: float,
     k_eps: float,
+    k_scales: Tensor | None,
+    v_scales: Tensor | None,
 ) -> None:
     """The kernel's twin in PyTorch."""
     heads, kv_heads, page_size = q_out.shape[1], k_cache.shape[2], k_cache.shape[1]
@@ -93,8 +118,11 @@ def _compose(
         q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
     q_out.copy_(q)
     page, offset = slots.long() // page_size, slots.long() % page_size
-    for cache, values in ((k_cache, k), (v_cache, parts[2])):
-        rows_of(cache)[page, offset] = rows_of(stored(values, cache.dtype))
+    for cache, scales, values in ((k_cache, k_scales, k), (v_cache, v_scales, parts[2])):
+        if scales is None:
+            rows_of(cache)[page, offset] = rows_of(stored(values, cache.dtype))
+        else:
+            cache[page, offset], scales[page, offset] = quantize(values, code_bits(cache.dtype))
 
 
 def _norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:

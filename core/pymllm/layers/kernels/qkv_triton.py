@@ -6,6 +6,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from pymllm.layers.kernels.codes import code_bits
+from pymllm.layers.kernels.codes_triton import finite, make_codes, make_scales
 from pymllm.layers.kernels.dependent import launch_dependents, launch_options, wait
 from pymllm.layers.kernels.storage import kernel_cache
 from pymllm.layers.kernels.storage_triton import to_cache
@@ -54,12 +56,64 @@ def _put(
     tl.store(target[:, None] + r[None, :], to_cache(rest, kind), mask=live[:, None] & (r < D)[None, :])
 
 
+@triton.jit
+def _bounds(least, largest, broken, x, inside):
+    """The bounds of vectors [TOKENS] widened by a part of them, [TOKENS, N]; whether there was a NaN."""
+    least = tl.minimum(least, tl.min(tl.where(inside, finite(x), float("inf")), 1))
+    largest = tl.maximum(largest, tl.max(tl.where(inside, finite(x), float("-inf")), 1))
+    return least, largest, broken | tl.max((inside & (x != x)).to(tl.int32), 1)
+
+
+@triton.jit
+def _put_codes(
+    target,
+    scales,
+    a,
+    b,
+    rest,
+    live,
+    BITS: tl.constexpr,
+    D: tl.constexpr,
+    HALF: tl.constexpr,
+    BLOCK_HALF: tl.constexpr,
+    BLOCK_REST: tl.constexpr,
+):
+    """Quantize and store the parts of heads; target: [TOKENS] pointers to codes; scales: to scales. Of 4 bits, there is
+    no rest: the halves share bytes."""
+    d = tl.arange(0, BLOCK_HALF)
+    r = 2 * HALF + tl.arange(0, BLOCK_REST)
+    inside = live[:, None] & (d < HALF)[None, :]
+    beyond = live[:, None] & (r < D)[None, :]
+    in_half, in_rest = (d < HALF)[None, :], (r < D)[None, :]
+    least = tl.full([a.shape[0]], float("inf"), tl.float32)
+    largest = tl.full([a.shape[0]], float("-inf"), tl.float32)
+    broken = tl.zeros([a.shape[0]], tl.int32)
+    least, largest, broken = _bounds(least, largest, broken, a, in_half)
+    least, largest, broken = _bounds(least, largest, broken, b, in_half)
+    if 2 * HALF < D:
+        least, largest, broken = _bounds(least, largest, broken, rest, in_rest)
+    word, scale, offset = make_scales(least, largest, broken, BITS)
+    tl.store(scales, word, mask=live)
+    a = make_codes(finite(a), scale[:, None], offset[:, None], BITS)
+    b = make_codes(finite(b), scale[:, None], offset[:, None], BITS)
+    if BITS == 4:
+        tl.store(target[:, None] + d[None, :], (a | (b << 4)).to(tl.uint8), mask=inside)
+    else:
+        tl.store(target[:, None] + d[None, :], (a - 128).to(tl.int8), mask=inside)
+        tl.store(target[:, None] + HALF + d[None, :], (b - 128).to(tl.int8), mask=inside)
+        if 2 * HALF < D:
+            rest = make_codes(finite(rest), scale[:, None], offset[:, None], BITS)
+            tl.store(target[:, None] + r[None, :], (rest - 128).to(tl.int8), mask=beyond)
+
+
 @triton.jit(do_not_specialize=["tokens"])
 def write_qkv_kernel(
     qkv,
     q_out,
     k_cache,
     v_cache,
+    k_scales,
+    v_scales,
     slots,
     positions,
     cos_sin,
@@ -75,6 +129,10 @@ def write_qkv_kernel(
     v_page,
     v_token,
     v_head,
+    SCALE_PAGE: tl.constexpr,
+    SCALE_TOKEN: tl.constexpr,
+    SCALE_HEAD: tl.constexpr,
+    BITS: tl.constexpr,
     H: tl.constexpr,
     K: tl.constexpr,
     D: tl.constexpr,
@@ -84,7 +142,8 @@ def write_qkv_kernel(
     TOKENS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """A program takes one head of TOKENS tokens: q's heads, then k's, then v's. HALF: of the rotated components."""
+    """A program takes one head of TOKENS tokens: q's heads, then k's, then v's. HALF: of the rotated components.
+    BITS: of the codes that the cache holds, with k_scales and v_scales beside them; 0: it holds numbers."""
     launch_dependents(PDL)
     token = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     head = tl.program_id(1)
@@ -113,12 +172,23 @@ def write_qkv_kernel(
             k_place = (
                 k_cache + slot // page_size * k_page + slot % page_size * k_token + (head - H).to(tl.int64) * k_head
             )
-            _put(k_place, a * cos - b * sin, b * cos + a * sin, rest, live, D, HALF, BLOCK_HALF, BLOCK_REST)
+            a, b = a * cos - b * sin, b * cos + a * sin
+            if BITS > 0:
+                scale_place = k_scales + slot // page_size * SCALE_PAGE + slot % page_size * SCALE_TOKEN
+                scale_place += (head - H).to(tl.int64) * SCALE_HEAD
+                _put_codes(k_place, scale_place, a, b, rest, live, BITS, D, HALF, BLOCK_HALF, BLOCK_REST)
+            else:
+                _put(k_place, a, b, rest, live, D, HALF, BLOCK_HALF, BLOCK_REST)
     else:
         v_place = (
             v_cache + slot // page_size * v_page + slot % page_size * v_token + (head - H - K).to(tl.int64) * v_head
         )
-        _put(v_place, a, b, rest, live, D, HALF, BLOCK_HALF, BLOCK_REST)
+        if BITS > 0:
+            scale_place = v_scales + slot // page_size * SCALE_PAGE + slot % page_size * SCALE_TOKEN
+            scale_place += (head - H - K).to(tl.int64) * SCALE_HEAD
+            _put_codes(v_place, scale_place, a, b, rest, live, BITS, D, HALF, BLOCK_HALF, BLOCK_REST)
+        else:
+            _put(v_place, a, b, rest, live, D, HALF, BLOCK_HALF, BLOCK_REST)
 
 
 def launch(
@@ -133,11 +203,18 @@ def launch(
     k_weight: Tensor | None,
     q_eps: float,
     k_eps: float,
+    k_scales: Tensor | None = None,
+    v_scales: Tensor | None = None,
 ) -> None:
     """Run the kernel; the arguments are write_qkv's, checked there."""
     tokens, heads, size = q_out.shape
     kv_heads = k_cache.shape[2]
-    k_cache, v_cache = kernel_cache(k_cache), kernel_cache(v_cache)
+    bits = 0
+    scale_strides: tuple[int, ...] = (0, 0, 0)
+    if k_scales is None:
+        k_cache, v_cache = kernel_cache(k_cache), kernel_cache(v_cache)
+    else:
+        bits, scale_strides = code_bits(k_cache.dtype), k_scales.stride()
     # Without a rotation the halves are halves all the same, so that they are not empty blocks.
     half = size // 2 if cos_sin is None else cos_sin.shape[1] // 2
     # A decode step is bound by latency: one warp a head, and no more programs than a GPU holds at once. A long prefill
@@ -148,6 +225,8 @@ def launch(
         q_out,
         k_cache,
         v_cache,
+        k_scales,
+        v_scales,
         slots,
         positions,
         cos_sin,
@@ -159,6 +238,8 @@ def launch(
         k_cache.shape[1],
         *k_cache.stride()[:3],
         *v_cache.stride()[:3],
+        *scale_strides,
+        BITS=bits,
         H=heads,
         K=kv_heads,
         D=size,

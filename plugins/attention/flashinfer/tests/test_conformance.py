@@ -37,7 +37,9 @@ class OnCuda(AttentionBackendConformance):
 
     @pytest.fixture
     def make_backend(self) -> MakeBackend:
-        return lambda context: FlashInferAttention(self.options, context)
+        # A kernel of the library's by name is refused with a cache of codes, which the triton plugin's read.
+        usual = FlashInferOptions()
+        return lambda context: FlashInferAttention(self.options if context.kv_bits is None else usual, context)
 
     @pytest.fixture(params=[shape for shape in SHAPES if shape.head_dim in (64, 128)], ids=str)
     def rig(self, request: pytest.FixtureRequest, make_rig: MakeRig) -> Rig:
@@ -66,6 +68,16 @@ class TestFp8(OnCuda):
     @pytest.fixture
     def kv_dtype(self) -> KVDtype:
         return KVDtype.fp8
+
+
+class TestCodes(OnCuda):
+    """Served by the triton plugin's kernels."""
+
+    options = FlashInferOptions()
+
+    @pytest.fixture(params=[KVDtype.int8, KVDtype.int4], ids=lambda kind: kind.value)
+    def kv_dtype(self, request: pytest.FixtureRequest) -> KVDtype:
+        return request.param
 
 
 class TestFp8DecodesOnTensorCores(TestFp8):

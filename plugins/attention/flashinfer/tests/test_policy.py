@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from pymllm.errors import ConfigError
+from pymllm.interfaces import KVDtype
 from pymllm.testing.attention_batch import make_attention_batch
 from pymllm_attention_flashinfer.kernels import Heads, Types
 from pymllm_attention_flashinfer.plugin import Decode, FlashInferOptions, Prefill
@@ -15,6 +16,7 @@ from pymllm_attention_flashinfer.policy import (
     own_decode,
     partial_bytes,
     prefill_generation,
+    refuse_with_codes,
 )
 from pymllm_attention_flashinfer.requests import divide
 from pymllm_attention_flashinfer.select import Kernels
@@ -42,6 +44,16 @@ def test_fa3_is_refused_where_it_cannot_run(hopper: bool) -> None:
         prefill_generation(Prefill.fa3, CUDA, FP8)
     if hopper:
         assert prefill_generation(Prefill.fa3, CUDA, BF16) == "fa3"
+
+
+@pytest.mark.parametrize("kind", [KVDtype.int8, KVDtype.int4])
+def test_kernels_that_cannot_read_codes_are_refused(kind: KVDtype) -> None:
+    for decode in (Decode.auto, Decode.triton):
+        refuse_with_codes(FlashInferOptions(decode=decode), kind)
+    with pytest.raises(ConfigError, match=rf"attention\.prefill: fa2 cannot read .* {kind.value}; set it to auto"):
+        refuse_with_codes(FlashInferOptions(prefill=Prefill.fa2), kind)
+    with pytest.raises(ConfigError, match=rf"attention\.decode: cuda_cores .* {kind.value}; set it to auto or triton"):
+        refuse_with_codes(FlashInferOptions(decode=Decode.cuda_cores), kind)
 
 
 @pytest.mark.parametrize("decode", Decode)

@@ -32,6 +32,16 @@ class TestWithAnFp8Cache(TestTorchAttention):
         return make_rig(request.param)
 
 
+class TestWithACacheOfCodes(TestWithAnFp8Cache):
+    @pytest.fixture(params=[KVDtype.int8, KVDtype.int4], ids=lambda kind: kind.value)
+    def kv_dtype(self, request: pytest.FixtureRequest) -> KVDtype:
+        return request.param
+
+    @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=str)
+    def dtype(self, request: pytest.FixtureRequest) -> torch.dtype:
+        return request.param
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 class TestTorchAttentionOnCuda(TestTorchAttention):
@@ -43,6 +53,14 @@ class TestTorchAttentionOnCuda(TestTorchAttention):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 class TestWithAnFp8CacheOnCuda(TestWithAnFp8Cache):
+    @pytest.fixture
+    def device(self) -> torch.device:
+        return torch.device("cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+class TestWithACacheOfCodesOnCuda(TestWithACacheOfCodes):
     @pytest.fixture
     def device(self) -> torch.device:
         return torch.device("cuda")

@@ -143,9 +143,9 @@ def sdpa_time(batch: int, tokens: int, heads: int, kv_heads: int, size: int, cau
 
 
 def kv_bytes(case: Case) -> float:
-    """Bytes of keys and values that a layer reads."""
-    data = case.cache.data
-    return sum(case.step.batch.context_lens) * data.shape[2] * 2 * data.shape[5] * data.element_size()
+    """Bytes of keys and values that a layer reads, in whole pages' proportion."""
+    page = case.cache.data[0, 0]  # keys, values and, of codes, scales
+    return sum(case.step.batch.context_lens) * page.numel() * page.element_size() / case.cache.page_size
 
 
 def causal_flop(queries: list[int], contexts: list[int], heads: int, size: int) -> float:
@@ -183,7 +183,7 @@ def host_times() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kv-dtype", default="auto", choices=["auto", "fp8"])
+    parser.add_argument("--kv-dtype", default="auto", choices=["auto", "fp8", "int8", "int4"])
     kind = KVDtype(parser.parse_args().kv_dtype)
     for heads, kv_heads in ((16, 8), (32, 8)):
         for requests, context, layers in DECODES:

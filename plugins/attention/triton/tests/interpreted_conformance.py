@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from pymllm.interfaces import KVDtype
 from pymllm.plugin import AttentionOptions
 from pymllm.testing import attention as kit
 from pymllm.testing.attention import TOLERANCE, AttentionBackendConformance, MakeBackend, MakeRig, Shape
@@ -47,3 +48,19 @@ class TestInterpreted(AttentionBackendConformance):
         if request.param >= len(SHAPES[dtype]):
             pytest.skip("one shape is enough")
         return make_rig(SHAPES[dtype][request.param])
+
+
+class TestInterpretedCodes(TestInterpreted):
+    """A cache of codes, with heads that do not fill their columns; float32 is enough to see by."""
+
+    @pytest.fixture(params=[KVDtype.int8, KVDtype.int4], ids=lambda kind: kind.value)
+    def kv_dtype(self, request: pytest.FixtureRequest) -> KVDtype:
+        return request.param
+
+    @pytest.fixture
+    def dtype(self) -> torch.dtype:
+        return torch.float32
+
+    @pytest.fixture
+    def rig(self, make_rig: MakeRig) -> Rig:
+        return make_rig(Shape(24, 4, 4, 2))

@@ -10,6 +10,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from pymllm.layers.kernels.codes import vector_bytes
 from pymllm_attention_triton.configs import (
     BATCH_SIZES,
     CONTEXTS,
@@ -30,7 +31,7 @@ DEVICES = {87: Device((8, 7), 16), 90: Device((9, 0), 132)}
 SHARED_MEMORY = {87: 163 * 1024, 90: 227 * 1024}
 """Bytes that one program may have (CUDA programming guide, technical specifications per compute capability)."""
 
-NAMES = {torch.bfloat16: "bf16", torch.float32: "fp32"}
+NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 WORDS = {
     "counters": "*i32",
     "chunks": "*i32",
@@ -38,6 +39,7 @@ WORDS = {
     "contexts": "*i32",
     "starts": "*i32",
     "slots": "*i64",
+    **dict.fromkeys(("scales", "k_scales", "v_scales"), "*i32"),
     "scale": "fp32",
 }
 NUMBERS = ("table_stride", "requests", "target", "sequences", "tokens")
@@ -46,12 +48,19 @@ CACHES = ("cache", "k_cache", "v_cache")
 FP8 = {87: "u8", 90: "fp8e4nv"}
 """What float8_e4m3fn is to a kernel: Orin cannot convert it."""
 
+CODES = {8: "i8", 4: "u8"}
+CASES = [(*shape, "plain") for shape in SHAPES]
+CASES += [(*SHAPES[0], "fp8"), (*SHAPES[0], 8), (*SHAPES[0], 4), (72, 2, torch.float16, 4)]
+"""Head size, query heads of a KV head, activations, and how the cache is kept: a number is of bits of codes."""
+
 
 def shared_memory(
     kernel: Any, capability: int, dtype: torch.dtype, config: LaunchConfig, constants: dict[str, Any], cache: str
 ) -> int:
     """Compile as a launch with aligned tensors would; bytes of shared memory. cache: its element type."""
     constants = {name: value for name, value in constants.items() if name in kernel.arg_names}
+    if not constants.get("BITS"):
+        constants.update({name: None for name in ("scales", "k_scales", "v_scales") if name in kernel.arg_names})
     signature, attributes = {}, {}
     for i, name in enumerate(kernel.arg_names):
         if name in constants:
@@ -72,16 +81,20 @@ def shared_memory(
 
 
 @pytest.mark.parametrize("capability", DEVICES)
-@pytest.mark.parametrize("size,group,dtype,fp8", [*((*shape, False) for shape in SHAPES), (*SHAPES[0], True)], ids=str)
-def test_all_kernels_fit(capability: int, size: int, group: int, dtype: torch.dtype, fp8: bool) -> None:
-    device, wide, rows = DEVICES[capability], padded(size), triton.next_power_of_2(group)
+@pytest.mark.parametrize(("size", "group", "dtype", "kept"), CASES, ids=str)
+def test_all_kernels_fit(capability: int, size: int, group: int, dtype: torch.dtype, kept: str | int) -> None:
+    bits = kept if isinstance(kept, int) else 0
+    width = size // 2 if bits == 4 else size
+    device, wide, rows = DEVICES[capability], padded(width), triton.next_power_of_2(group)
+    whole = 2 * wide if bits == 4 else wide
     kv_heads, page, itemsize = 8, 16, dtype.itemsize
     main, rest = halves(size)
-    shared = {
+    stretch = 2 * page * (vector_bytes(size, bits) if bits else size)
+    shared: dict[str, Any] = {
         "Q_STRIDE": (group + 2) * kv_heads * size, "K_STRIDE": (group + 2) * kv_heads * size,
-        "V_STRIDE": (group + 2) * kv_heads * size, "PAGE": page, "PAGE_STRIDE": kv_heads * 2 * page * size,
-        "HEAD_STRIDE": 2 * page * size, "KV_HEADS": kv_heads, "HEADS": kv_heads * group, "GROUP": group,
-        "MERGE_ROWS": rows, "AT_ONCE": max(1, 2048 // (rows * wide)), "HEAD_DIM": size, "D": wide, "MAIN": main,
+        "V_STRIDE": (group + 2) * kv_heads * size, "PAGE": page, "PAGE_STRIDE": kv_heads * stretch,
+        "HEAD_STRIDE": stretch, "BITS": bits, "KV_HEADS": kv_heads, "HEADS": kv_heads * group, "GROUP": group,
+        "MERGE_ROWS": rows, "AT_ONCE": max(1, 2048 // (rows * whole)), "HEAD_DIM": size, "D": wide, "MAIN": main,
         "REST": rest, "MIXED": True, "WIDE": False, "PDL": False,
     }  # fmt: skip
     launches = [(assign_kernel, decode_config(size, itemsize, group, requests)) for requests in BATCH_SIZES]
@@ -97,6 +110,6 @@ def test_all_kernels_fit(capability: int, size: int, group: int, dtype: torch.dt
             "STAGES": config.stages,
             "LANES": config.lanes,
         }
-        cache = FP8[capability] if fp8 else NAMES[dtype]
+        cache = CODES[bits] if bits else FP8[capability] if kept == "fp8" else NAMES[dtype]
         used = shared_memory(kernel, capability, dtype, config, {**shared, **constants}, cache)
         assert used <= SHARED_MEMORY[capability], f"{kernel.__name__} with {config} needs {used} bytes"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pymllm.interfaces import KVDtype
 from pymllm.plugin import AttentionOptions
 from pymllm.testing.attention import AttentionBackendConformance, MakeBackend
 from pymllm_attention_triton.backend import TritonAttention
@@ -23,4 +24,10 @@ class TestTritonAttention(AttentionBackendConformance):
 
     @pytest.fixture(params=[torch.float32, torch.bfloat16, torch.float16], ids=str)
     def dtype(self, request: pytest.FixtureRequest) -> torch.dtype:
+        return request.param
+
+
+class TestWithACacheOfCodes(TestTritonAttention):
+    @pytest.fixture(params=[KVDtype.int8, KVDtype.int4], ids=lambda kind: kind.value)
+    def kv_dtype(self, request: pytest.FixtureRequest) -> KVDtype:
         return request.param

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from pymllm.interfaces import AttentionBatch, AttentionContext, KVGroup
+from pymllm.interfaces import AttentionBatch, AttentionContext, KVDtype, KVGroup
 from pymllm.testing.attention_reference import attention
 from pymllm.testing.attention_rig import Request, Rig, array, assert_close
 from pymllm_attention_triton.backend import TritonAttention
@@ -19,9 +19,9 @@ PAGE = 16
 COLUMNS = 64
 
 
-def make_rig(pages: int = 600, heads: int = 8) -> Rig:
+def make_rig(pages: int = 600, heads: int = 8, kv_dtype: KVDtype = KVDtype.auto) -> Rig:
     group = KVGroup("full", 2, 4, 128)
-    context = AttentionContext(torch.device("cuda"), torch.bfloat16, PAGE, {"full": group})
+    context = AttentionContext(torch.device("cuda"), torch.bfloat16, PAGE, {"full": group}, kv_dtype)
     return Rig(TritonAttention(None, context), heads, pages)
 
 
@@ -83,9 +83,10 @@ class Replayed:
         return list(array(self.out[: len(requests)]))
 
 
+@pytest.mark.parametrize("kv_dtype", [KVDtype.auto, KVDtype.int8, KVDtype.int4], ids=lambda kind: kind.value)
 @pytest.mark.parametrize("rows", [1, 8, 160])
-def test_a_graph_serves_any_later_lengths(rows: int) -> None:
-    rig = make_rig()
+def test_a_graph_serves_any_later_lengths(rows: int, kv_dtype: KVDtype) -> None:
+    rig = make_rig(kv_dtype=kv_dtype)
     requests = []
     for length in (1, 17, 1000, 64, 300, 641):
         requests.append(rig.request(length))
@@ -93,12 +94,13 @@ def test_a_graph_serves_any_later_lengths(rows: int) -> None:
     replayed = Replayed(rig, rows)
     for chosen in (requests, requests[::-1], requests[2:3], requests):
         for request, found in zip(chosen, replayed.step(chosen[:rows])):
-            q, k, v = (array(x) for x in (request.q[-1:], request.k, request.v))
+            q, k, v = array(request.q[-1:]), rig.kept(array(request.k)), rig.kept(array(request.v))
             assert_close(found, attention(q, k, v, rig.layers[0].scale)[0], 8e-3)
 
 
-def test_results_repeat_bit_for_bit() -> None:
-    rig = make_rig()
+@pytest.mark.parametrize("kv_dtype", [KVDtype.auto, KVDtype.int8, KVDtype.int4], ids=lambda kind: kind.value)
+def test_results_repeat_bit_for_bit(kv_dtype: KVDtype) -> None:
+    rig = make_rig(kv_dtype=kv_dtype)
     request, other = rig.request(1000), rig.request(700)
     rig.step([(request, 1000)])
     rig.step([(other, 700)])

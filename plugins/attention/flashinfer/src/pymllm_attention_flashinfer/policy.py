@@ -6,8 +6,9 @@ import numpy as np
 import torch
 
 from pymllm.errors import ConfigError
+from pymllm.interfaces import KVDtype
 from pymllm_attention_flashinfer.kernels import CUDA_CORE_GROUPS, Heads
-from pymllm_attention_flashinfer.plugin import Decode, Prefill
+from pymllm_attention_flashinfer.plugin import Decode, FlashInferOptions, Prefill
 from pymllm_attention_flashinfer.requests import Requests
 
 HEAD_SIZES = (64, 128, 256)
@@ -52,6 +53,18 @@ def own_decode(wanted: Decode, heads: Heads) -> str | None:
             f"(it can: {groups}); set it to auto or tensor_cores"
         )
     return None if wanted in (Decode.auto, Decode.triton) else wanted.value
+
+
+def refuse_with_codes(options: FlashInferOptions, kv_dtype: KVDtype) -> None:
+    """Raises ConfigError where a cache of codes (int8, int4), which only the triton plugin's kernels read, is asked for
+    together with a kernel of the library."""
+    cannot = f"cannot read the cache of attention.kv_dtype: {kv_dtype.value}"
+    if options.prefill is not Prefill.auto:
+        raise ConfigError(
+            f"attention.prefill: {options.prefill.value} {cannot}; set it to auto, which takes triton's kernel"
+        )
+    if options.decode not in (Decode.auto, Decode.triton):
+        raise ConfigError(f"attention.decode: {options.decode.value} {cannot}; set it to auto or triton")
 
 
 def gathers_prompts(heads: Heads, requests: Requests) -> bool:

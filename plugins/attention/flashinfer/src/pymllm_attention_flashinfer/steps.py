@@ -54,7 +54,9 @@ class Planner:
     def __init__(self, options: FlashInferOptions, context: AttentionContext) -> None:
         """Raises ConfigError for an option that the device or the cache's dtype does not allow."""
         self.device = context.device
-        self.kernels = Kernels(options, Types(context.dtype, context.cache_dtype), context.device)
+        # A cache of codes is not read by any kernel of the library; packed sequences are no matter of the cache.
+        keys = context.dtype if context.kv_bits is not None else context.cache_dtype
+        self.kernels = Kernels(options, Types(context.dtype, keys), context.device)
         self.shapes: list[Heads] = []
         self._page_size = context.page_size
         self._multiprocessors = torch.cuda.get_device_properties(context.device).multi_processor_count

@@ -22,9 +22,10 @@ from pymllm.interfaces import (
 )
 from pymllm_attention_torch.dense import block_size, dense_attention, fold, unfold
 from pymllm_attention_torch.packed import packed_attention
-from pymllm_attention_torch.paged import PagedCache
+from pymllm_attention_torch.paged import PagedCache, token_bytes
 from pymllm_attention_torch.plan import DecodeGroup, PrefillChunk, StepPlan
 from pymllm_attention_torch.probe import probe
+from pymllm_attention_torch.quantized import QuantizedCache
 from pymllm_attention_torch.scratch import Scratch
 
 __all__ = ["TorchAttention", "probe"]
@@ -36,26 +37,28 @@ class TorchAttention(AttentionBackend):
     capabilities = AttentionCapabilities(
         devices=frozenset({"cpu", "cuda"}),
         dtypes=frozenset({torch.float32, torch.bfloat16, torch.float16}),
-        kv_dtypes=frozenset({KVDtype.auto, KVDtype.bf16, KVDtype.fp8}),
+        kv_dtypes=frozenset(KVDtype),
     )
 
     def __init__(self, options: object, context: AttentionContext) -> None:
         super().__init__(context)
         self._dense = dense_attention(context.device, context.dtype)
+        # What codes stand for is float32: rounding it to fewer bits would cost more than they do.
+        self._paged = self._dense if context.kv_bits is None else dense_attention(context.device, torch.float32)
         self._scratch = Scratch(context.device)
         self._caches: dict[str, PagedCache] = {}
         self._plan: StepPlan | None = None
         self._biases: dict[int, Tensor] = {}
 
     def page_bytes(self, group: KVGroup) -> int:
-        """Bytes of one page in all layers: keys and values, nothing else."""
-        elements = 2 * group.layers * group.kv_heads * group.head_dim * self.context.page_size
-        return elements * self.context.cache_dtype.itemsize
+        """Bytes of one page in all layers: keys and values, with the scales of codes."""
+        return 2 * group.layers * group.kv_heads * self.context.page_size * token_bytes(group.head_dim, self.context)
 
     def allocate(self, group: KVGroup, pages: int) -> None:
         """Allocate a group's cache. Raises MemoryError or torch.OutOfMemoryError."""
         self._caches.pop(group.name, None)
-        self._caches[group.name] = PagedCache(group, pages, self.context, self._scratch)
+        kind = PagedCache if self.context.kv_bits is None else QuantizedCache
+        self._caches[group.name] = kind(group, pages, self.context, self._scratch)
 
     def plan(self, batch: AttentionBatch) -> None:
         """Group the requests of a step."""
@@ -96,7 +99,7 @@ class TorchAttention(AttentionBackend):
             kv.view(-1, size).index_fill_(0, group.stale, 0)
         k, v = kv.flatten(1, 2).unbind()
         # The query heads of one KV head lie side by side: they become the rows of one product.
-        out = self._dense(q.reshape(k.shape[0], -1, size), k, v, group.bias, layer.scale)
+        out = self._paged(q.reshape(k.shape[0], -1, size), k, v, group.bias, layer.scale)
         return out.view(q.shape)
 
     def _prefill(self, layer: AttentionLayer, chunk: PrefillChunk, q: Tensor, out: Tensor) -> None:
@@ -107,7 +110,7 @@ class TorchAttention(AttentionBackend):
             # Keys after the block's last token are cut off, those inside it are masked.
             keys = chunk.context - chunk.tokens + start + len(block)
             bias = self._causal(len(block), layer.heads // layer.kv_heads)
-            folded = self._dense(fold(block, layer.kv_heads), k[:, :keys], v[:, :keys], bias, layer.scale)
+            folded = self._paged(fold(block, layer.kv_heads), k[:, :keys], v[:, :keys], bias, layer.scale)
             out[start : start + step] = unfold(folded, len(block))
 
     def _causal(self, tokens: int, group: int) -> Tensor:

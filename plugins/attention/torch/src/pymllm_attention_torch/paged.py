@@ -16,8 +16,25 @@ import torch
 from torch import Tensor
 
 from pymllm.interfaces import AttentionContext, KVGroup
+from pymllm.layers.kernels.codes import vector_bytes
 from pymllm.layers.kernels.storage import rows_of, stored
 from pymllm_attention_torch.scratch import Scratch
+
+
+def token_bytes(head_dim: int, context: AttentionContext) -> int:
+    """Bytes that a token's key (or value) of one head takes in the cache."""
+    bits = context.kv_bits
+    return head_dim * context.cache_dtype.itemsize if bits is None else vector_bytes(head_dim, bits)
+
+
+def allocate(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Memory that is not initialized. Raises MemoryError or torch.OutOfMemoryError."""
+    try:
+        return torch.empty(shape, dtype=dtype, device=device)
+    except RuntimeError as error:
+        if device.type == "cpu":
+            raise MemoryError(str(error)) from error
+        raise
 
 
 class PagedCache:
@@ -26,12 +43,7 @@ class PagedCache:
     def __init__(self, group: KVGroup, pages: int, context: AttentionContext, scratch: Scratch) -> None:
         """Raises MemoryError or torch.OutOfMemoryError. The memory is not initialized."""
         shape = (group.layers, pages, 2, group.kv_heads, context.page_size, group.head_dim)
-        try:
-            self.data = torch.empty(shape, dtype=context.cache_dtype, device=context.device)
-        except RuntimeError as error:
-            if context.device.type == "cpu":
-                raise MemoryError(str(error)) from error
-            raise
+        self.data = allocate(shape, context.cache_dtype, context.device)
         self._dtype = context.dtype
         self._scratch = scratch
         self._pages = rows_of(self.data)

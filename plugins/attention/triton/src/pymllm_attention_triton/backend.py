@@ -20,7 +20,7 @@ from pymllm.interfaces import (
     KVGroup,
 )
 from pymllm.layers.kernels import produce
-from pymllm_attention_triton.cache import PagedCache
+from pymllm_attention_triton.cache import PagedCache, token_bytes
 from pymllm_attention_triton.configs import (
     BATCH_SIZES,
     CONTEXTS,
@@ -51,11 +51,11 @@ class TritonAttention(AttentionBackend):
         head_dims=frozenset(range(8, 257, 8)),
         graph_capture=True,
         prefill_capture=True,
-        kv_dtypes=frozenset({KVDtype.auto, KVDtype.fp8}),
+        kv_dtypes=frozenset({KVDtype.auto, KVDtype.fp8, KVDtype.int8, KVDtype.int4}),
     )
 
     own_prefill = True
-    """Whether ``prefill`` is this class's; a subclass that overrides it says no, and nothing is compiled in vain."""
+    """Whether ``prefill`` is this class's; one that overrides it says no, and nothing is compiled in vain."""
 
     def __init__(self, options: object, context: AttentionContext) -> None:
         super().__init__(context)
@@ -68,9 +68,8 @@ class TritonAttention(AttentionBackend):
         self._starts: tuple[Sequence[int], Tensor] | None = None
 
     def page_bytes(self, group: KVGroup) -> int:
-        """Bytes of one page in all layers: keys and values, nothing else."""
-        elements = 2 * group.layers * group.kv_heads * group.head_dim * self.context.page_size
-        return elements * self.context.cache_dtype.itemsize
+        """Bytes of one page in all layers: keys and values, with the scales of codes."""
+        return 2 * group.layers * group.kv_heads * self.context.page_size * token_bytes(group.head_dim, self.context)
 
     def allocate(self, group: KVGroup, pages: int) -> None:
         """Allocate a group's cache. Raises MemoryError or torch.OutOfMemoryError."""
@@ -87,10 +86,16 @@ class TritonAttention(AttentionBackend):
         write(self._caches[layer.group], layer.index, k, v, self._planned.batch.slots).run()
 
     def produce(self, layer: AttentionLayer, qkv: Tensor, positions: Tensor) -> Tensor:
-        """Norm, rotate and write in one kernel; see the interface."""
-        k_cache, v_cache = self._caches[layer.group].layer(layer.index)
+        """Norm, rotate and write in one kernel; see the interface. With codes of 4 bits, heads that are rotated in part
+        take several: the halves of a byte are those that are rotated together."""
+        cache = self._caches[layer.group]
+        if cache.bits == 4 and layer.rope is not None and layer.rope.rotary_dim != layer.head_dim:
+            return super().produce(layer, qkv, positions)
+        # As the kernel takes them, tokens come before heads.
+        k_cache, v_cache = (part.transpose(1, 2) for part in cache.layer(layer.index))
+        k_scales, v_scales = (None if part is None else part.transpose(1, 2) for part in cache.scales(layer.index))
         slots = self._planned.batch.slots
-        return produce(layer, qkv, positions, k_cache.transpose(1, 2), v_cache.transpose(1, 2), slots)
+        return produce(layer, qkv, positions, k_cache, v_cache, slots, k_scales, v_scales)
 
     def attend(self, layer: AttentionLayer, q: Tensor, out: Tensor) -> None:
         """Causal attention of q, [T, H, D], over the cache, into out, [T, H, D]."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from pymllm.layers.kernels.codes_triton import half_codes
 from pymllm.layers.kernels.storage_triton import from_cache
 
 
@@ -38,10 +39,15 @@ def find_block(starts, requests, item, BLOCK: tl.constexpr, LANES: tl.constexpr,
 
 
 @triton.jit
-def page_rows(table, positions, valid, PAGE: tl.constexpr, PAGE_STRIDE: tl.constexpr, HEAD_DIM: tl.constexpr):
-    """Offsets [N] (int64, elements) of the cache rows that hold these positions; invalid ones lie in page 0."""
-    pages = tl.load(table + positions // PAGE, mask=valid, other=0)
-    return pages.to(tl.int64) * PAGE_STRIDE + (positions % PAGE) * HEAD_DIM
+def page_numbers(table, positions, valid, PAGE: tl.constexpr):
+    """The pages [N] (int64) that hold these positions; of invalid ones, page 0."""
+    return tl.load(table + positions // PAGE, mask=valid, other=0).to(tl.int64)
+
+
+@triton.jit
+def page_rows(pages, positions, PAGE: tl.constexpr, PAGE_STRIDE: tl.constexpr, WIDTH: tl.constexpr):
+    """Offsets [N] (int64, elements) of the cache rows, WIDTH apart in a page, that hold these positions."""
+    return pages * PAGE_STRIDE + (positions % PAGE) * WIDTH
 
 
 @triton.jit
@@ -77,7 +83,7 @@ def load_values(pointers, valid, HEAD_DIM: tl.constexpr, D: tl.constexpr, MASKED
 @triton.jit
 def matmul(a, b, acc, WIDE: tl.constexpr):
     """a b + acc in float32; acc may be None. WIDE: widen the operands first (Triton's interpreter multiplies
-    bfloat16 wrongly)."""
+    bfloat16 wrongly, and makes it wrongly of integers)."""
     if WIDE:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), acc, input_precision="ieee")
     return tl.dot(a, b, acc, input_precision="ieee")
@@ -94,3 +100,35 @@ def weigh(scores, peak, total, scale):
     weights = tl.exp2(scores * scale - higher[:, None])
     fade = tl.exp2(peak - higher)
     return weights, fade, higher, total * fade + tl.sum(weights, 1)
+
+
+@triton.jit
+def code_scores(queries, upper, sums, codes, scale, middle, BITS: tl.constexpr, WIDE: tl.constexpr):
+    """q k^T [M, N] of keys that are codes [N, D]: a number is middle + scale x code. queries: [M, D], what they are
+    multiplied with; upper: of 4 bits, what the codes in the upper halves of bytes are; sums: [M] of all of a query."""
+    kind: tl.constexpr = tl.float32 if WIDE else queries.dtype
+    if BITS == 4:
+        scores = matmul(queries, tl.trans(half_codes(codes, False, kind, WIDE)), None, WIDE)
+        scores = matmul(upper, tl.trans(half_codes(codes, True, kind, WIDE)), scores, WIDE)
+    else:
+        scores = matmul(queries, tl.trans(codes.to(kind)), None, WIDE)
+    return scores * scale[None, :] + sums[:, None] * middle[None, :]
+
+
+@triton.jit
+def add_codes(acc, weights, codes, scale, middle, KIND: tl.constexpr, WIDE: tl.constexpr):
+    """acc + weights v, of values that are middle + scale x code; codes: [N, D] of the element type KIND. The middles
+    are left out (:func:`add_middles`), but not of float16: it cannot hold weights times scales, so values are made
+    whole."""
+    if tl.float16 == KIND:
+        values = codes.to(tl.float32) * scale[:, None] + middle[:, None]
+        return matmul(weights.to(KIND), values.to(KIND), acc, WIDE)
+    return matmul((weights * scale[None, :]).to(KIND), codes, acc, WIDE)
+
+
+@triton.jit
+def add_middles(shift, weights, middle, KIND: tl.constexpr):
+    """shift [M] + weights middle: what :func:`add_codes` left out of every component."""
+    if tl.float16 == KIND:
+        return shift
+    return shift + tl.sum(weights * middle[None, :], 1)

@@ -14,8 +14,21 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from pymllm.layers.kernels.codes_triton import half_codes, load_scales
 from pymllm.layers.kernels.dependent import launch_dependents, wait
-from pymllm_attention_triton.blocks import load_keys, load_values, matmul, page_rows, row_pointers, weigh
+from pymllm_attention_triton.blocks import (
+    add_codes,
+    add_middles,
+    code_scores,
+    load_block,
+    load_keys,
+    load_values,
+    matmul,
+    page_numbers,
+    page_rows,
+    row_pointers,
+    weigh,
+)
 
 
 @triton.jit
@@ -98,15 +111,19 @@ def merge(sums, peaks, parts, PART_STRIDE: tl.constexpr, ROWS: tl.constexpr, D: 
 
 @triton.jit(do_not_specialize=["contexts", "starts", "table", "table_stride", "requests", "counters"])
 def decode_kernel(
-    out, q, cache, sums, peaks, counters, chunks, table, contexts, starts, scale, table_stride, requests,
+    out, q, cache, scales, sums, peaks, counters, chunks, table, contexts, starts, scale, table_stride, requests,
+    BITS: tl.constexpr,
     Q_STRIDE: tl.constexpr, PAGE: tl.constexpr, PAGE_STRIDE: tl.constexpr, HEAD_STRIDE: tl.constexpr,
     KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, MERGE_ROWS: tl.constexpr, AT_ONCE: tl.constexpr,
     HEAD_DIM: tl.constexpr, D: tl.constexpr, BLOCK_N: tl.constexpr, MIXED: tl.constexpr, WIDE: tl.constexpr,
     STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Grid: (KV_HEADS, target + requests). out: [T, H, HEAD_DIM]; q: [T, H, HEAD_DIM], rows Q_STRIDE apart;
-    chunks: of ``assign_kernel``; sums: [chunks, H, D] and peaks: [chunks, H], float32, scratch; counters:
-    [requests, KV_HEADS], zeros."""
+    chunks: of ``assign_kernel``; sums: [chunks, H, WHOLE] and peaks: [chunks, H], float32, scratch; counters:
+    [requests, KV_HEADS], zeros. BITS: of the codes that the cache holds, with their scales; 0: it holds numbers. A row
+    of the cache is computed as D columns, which of 4 bits are the lower half of a head; WHOLE columns are both."""
+    WIDTH: tl.constexpr = HEAD_DIM // 2 if BITS == 4 else HEAD_DIM
+    WHOLE: tl.constexpr = 2 * D if BITS == 4 else D
     launch_dependents(PDL)
     wait(PDL)
     kv_head = tl.program_id(0)
@@ -124,42 +141,80 @@ def decode_kernel(
     row = tl.arange(0, ROWS)
     column = tl.arange(0, D)
     head = kv_head * GROUP + row
-    shown = (row < GROUP)[:, None] & (column < HEAD_DIM)[None, :]
+    shown = (row < GROUP)[:, None] & (column < WIDTH)[None, :]
     place = head[:, None] * HEAD_DIM + column[None, :]
     queries = tl.load(q + token.to(tl.int64) * Q_STRIDE + place, mask=shown, other=0.0)
+    upper = queries
+    if BITS == 4:
+        upper = tl.load(q + token.to(tl.int64) * Q_STRIDE + WIDTH + place, mask=shown, other=0.0)
     pages = table + request.to(tl.int64) * table_stride
     keys = cache + kv_head * HEAD_STRIDE
 
     peak = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, D], tl.float32)
+    if BITS > 0:
+        kind: tl.constexpr = tl.float32 if WIDE and q.dtype.element_ty == tl.bfloat16 else q.dtype.element_ty
+        key_scales = scales + kv_head * (HEAD_STRIDE // 4)
+        query_sums = tl.sum(queries.to(tl.float32), 1)
+        shift = tl.zeros([ROWS], tl.float32)
+        if BITS == 4:
+            query_sums += tl.sum(upper.to(tl.float32), 1)
+            acc_upper = tl.zeros([ROWS, D], tl.float32)
     for start in tl.range(part * chunk, stop, BLOCK_N, num_stages=STAGES):
         position = start + tl.arange(0, BLOCK_N)
         valid = position < stop
-        rows = page_rows(pages, position, valid, PAGE, PAGE_STRIDE, HEAD_DIM)
-        places = row_pointers(keys, rows, D)
-        k = load_keys(places, valid, HEAD_DIM, D, q.dtype.element_ty)
-        v = load_values(places + PAGE * HEAD_DIM, valid, HEAD_DIM, D, True, q.dtype.element_ty)
-        scores = tl.where(valid[None, :], matmul(queries, tl.trans(k), None, WIDE), float("-inf"))
-        weights, fade, peak, total = weigh(scores, peak, total, scale)
-        acc = matmul(weights.to(v.dtype), v, acc * fade[:, None], WIDE)
+        numbers = page_numbers(pages, position, valid, PAGE)
+        places = row_pointers(keys, page_rows(numbers, position, PAGE, PAGE_STRIDE, WIDTH), D)
+        if BITS == 0:
+            k = load_keys(places, valid, HEAD_DIM, D, q.dtype.element_ty)
+            v = load_values(places + PAGE * HEAD_DIM, valid, HEAD_DIM, D, True, q.dtype.element_ty)
+            scores = tl.where(valid[None, :], matmul(queries, tl.trans(k), None, WIDE), float("-inf"))
+            weights, fade, peak, total = weigh(scores, peak, total, scale)
+            acc = matmul(weights.to(v.dtype), v, acc * fade[:, None], WIDE)
+        else:
+            marks = key_scales + page_rows(numbers, position, PAGE, PAGE_STRIDE // 4, 1)
+            k = load_block(places, valid, WIDTH, D, False)
+            v = load_block(places + PAGE * WIDTH, valid, WIDTH, D, False)
+            k_scale, k_middle = load_scales(marks, valid, BITS)
+            v_scale, v_middle = load_scales(marks + PAGE, valid, BITS)
+            scores = code_scores(queries, upper, query_sums, k, k_scale, k_middle, BITS, WIDE)
+            weights, fade, peak, total = weigh(tl.where(valid[None, :], scores, float("-inf")), peak, total, scale)
+            shift = add_middles(shift * fade, weights, v_middle, kind)
+            if BITS == 4:
+                lower = half_codes(v, False, kind, WIDE)
+                acc = add_codes(acc * fade[:, None], weights, lower, v_scale, v_middle, kind, WIDE)
+                higher = half_codes(v, True, kind, WIDE)
+                acc_upper = add_codes(acc_upper * fade[:, None], weights, higher, v_scale, v_middle, kind, WIDE)
+            else:
+                acc = add_codes(acc * fade[:, None], weights, v.to(kind), v_scale, v_middle, kind, WIDE)
+    if BITS > 0:
+        acc += shift[:, None]
     acc = acc / total[:, None]
+    if BITS == 4:
+        acc_upper = (acc_upper + shift[:, None]) / total[:, None]
 
     target_rows = out + token.to(tl.int64) * (KV_HEADS * GROUP * HEAD_DIM)
     if parts == 1:
         tl.store(target_rows + place, acc.to(out.dtype.element_ty), mask=shown)
+        if BITS == 4:
+            tl.store(target_rows + WIDTH + place, acc_upper.to(out.dtype.element_ty), mask=shown)
         return
     heads: tl.constexpr = KV_HEADS * GROUP
-    tl.store(sums + (item * heads + head)[:, None] * D + column[None, :], acc, mask=(row < GROUP)[:, None])
+    sum_rows = sums + (item * heads + head)[:, None] * WHOLE + column[None, :]
+    tl.store(sum_rows, acc, mask=(row < GROUP)[:, None])
+    if BITS == 4:
+        tl.store(sum_rows + D, acc_upper, mask=(row < GROUP)[:, None])
     tl.store(peaks + item * heads + head, peak + tl.log2(total), mask=row < GROUP)
     # The barrier orders all threads' stores before the release; the last program's acquire comes before its loads.
     tl.debug_barrier()
     counter = counters + request * KV_HEADS + kv_head
     if tl.atomic_add(counter, 1, sem="acq_rel") == parts - 1:
         first = (item - part) * heads + kv_head * GROUP
-        merged = merge(sums + first * D, peaks + first, parts, heads, MERGE_ROWS, D, GROUP, AT_ONCE)
+        merged = merge(sums + first * WHOLE, peaks + first, parts, heads, MERGE_ROWS, WHOLE, GROUP, AT_ONCE)
         line = tl.arange(0, MERGE_ROWS)
-        live = (line < GROUP)[:, None] & (column < HEAD_DIM)[None, :]
-        spot = (kv_head * GROUP + line)[:, None] * HEAD_DIM + column[None, :]
+        every = tl.arange(0, WHOLE)
+        live = (line < GROUP)[:, None] & (every % D < WIDTH)[None, :]
+        spot = (kv_head * GROUP + line)[:, None] * HEAD_DIM + (every // D * WIDTH + every % D)[None, :]
         tl.store(target_rows + spot, merged.to(out.dtype.element_ty), mask=live)
         tl.store(counter, 0)

@@ -13,6 +13,7 @@ import triton
 from torch import Tensor
 
 from pymllm.interfaces import AttentionBatch, AttentionLayer
+from pymllm.layers.kernels.codes import code_width
 from pymllm.layers.kernels.dependent import launch_options
 from pymllm_attention_triton.cache import PagedCache
 from pymllm_attention_triton.configs import LaunchConfig, device_of, halves, padded, write_rows
@@ -101,6 +102,11 @@ class Step:
         return sum(-(-length // tokens) for length in self._chunks)
 
 
+def row_columns(cache: PagedCache, head_dim: int) -> int:
+    """Columns that a row of the cache is computed as: numbers or bytes of codes, padded."""
+    return padded(code_width(head_dim, cache.bits)) if cache.bits else padded(head_dim)
+
+
 def decode_target(programs: int, kv_heads: int, requests: int) -> int:
     """Chunks into which all contexts together are cut: enough for that many programs, and two chunks a
     request, so that long and short contexts end together."""
@@ -124,16 +130,18 @@ def decode(
 ) -> Launch:
     """Attention of the requests with one new token. q, out: [T, H, D]; chunks: as ``assign`` cut them."""
     group, size, items = layer.heads // layer.kv_heads, layer.head_dim, len(chunks)
-    wide, rows = padded(size), triton.next_power_of_2(group)
+    columns, rows = row_columns(cache, size), triton.next_power_of_2(group)
+    wide = 2 * columns if cache.bits == 4 else columns
     results = items * layer.heads
     scratch = torch.empty(results * (wide + 1), dtype=torch.float32, device=q.device)
     batch = step.batch
     arguments = (
-        out, q, cache.layer(layer.index)[0], scratch, scratch[results * wide :], step.counters, chunks,
-        batch.page_table, batch.context_lens_d, batch.query_starts, layer.scale * LOG2_E, batch.page_table.stride(0),
-        step.requests, q.stride(0), cache.page_size, cache.page_stride, cache.head_stride, layer.kv_heads, group,
-        config.rows, rows, max(1, MERGED_ELEMENTS * config.warps // (rows * wide)), size, wide, config.keys,
-        step.prompts, q.device.type == "cpu", config.stages,
+        out, q, cache.layer(layer.index)[0], cache.scales(layer.index)[0], scratch, scratch[results * wide :],
+        step.counters, chunks, batch.page_table, batch.context_lens_d, batch.query_starts, layer.scale * LOG2_E,
+        batch.page_table.stride(0), step.requests, cache.bits, q.stride(0), cache.page_size, cache.page_stride,
+        cache.head_stride, layer.kv_heads, group, config.rows, rows,
+        max(1, MERGED_ELEMENTS * config.warps // (rows * wide)), size, columns, config.keys, step.prompts,
+        q.device.type == "cpu", config.stages,
     )  # fmt: skip
     return _launch(decode_kernel, (layer.kv_heads, items), arguments, q.device, config)
 
@@ -145,10 +153,10 @@ def prefill(
     group, size = layer.heads // layer.kv_heads, layer.head_dim
     batch = step.batch
     arguments = (
-        out, q, cache.layer(layer.index)[0], batch.page_table, batch.context_lens_d, batch.query_starts,
-        layer.scale * LOG2_E, batch.page_table.stride(0), step.requests, q.stride(0), cache.page_size,
-        cache.page_stride, cache.head_stride, layer.kv_heads, group, size, padded(size), config.rows, config.keys,
-        config.lanes, q.device.type == "cpu", config.stages,
+        out, q, cache.layer(layer.index)[0], cache.scales(layer.index)[0], batch.page_table, batch.context_lens_d,
+        batch.query_starts, layer.scale * LOG2_E, batch.page_table.stride(0), step.requests, cache.bits, q.stride(0),
+        cache.page_size, cache.page_stride, cache.head_stride, layer.kv_heads, group, size, row_columns(cache, size),
+        config.rows, config.keys, config.lanes, q.device.type == "cpu", config.stages,
     )  # fmt: skip
     return _launch(prefill_kernel, (layer.kv_heads, step.blocks(config.rows // group)), arguments, q.device, config)
 
@@ -176,8 +184,8 @@ def write(cache: PagedCache, index: int, k: Tensor, v: Tensor, slots: Tensor) ->
     rows = write_rows(device_of(k.device))
     k_cache, v_cache = cache.layer(index)
     arguments = (
-        k_cache, v_cache, k, v, slots, len(slots), k.stride(0), v.stride(0), k_cache.shape[2], cache.page_stride,
-        cache.head_stride, kv_heads, size, padded(size), rows,
+        k_cache, v_cache, *cache.scales(index), k, v, slots, len(slots), cache.bits, k.stride(0), v.stride(0),
+        cache.page_size, cache.page_stride, cache.head_stride, kv_heads, size, row_columns(cache, size), rows,
     )  # fmt: skip
     return Launch(write_kernel, (-(-len(slots) * kv_heads // rows),), arguments, {"num_warps": 4})
 
