@@ -55,7 +55,7 @@ def compress(model: Any, plan: Plan, scheme: Scheme, data: Any, compression: Com
 
     Raises QuantizeError.
     """
-    from llmcompressor.entrypoints import oneshot
+    from llmcompressor.entrypoints.oneshot import oneshot
     from llmcompressor.pipelines.cache import IntermediatesCache
     from torch.utils.data import DataLoader
 
