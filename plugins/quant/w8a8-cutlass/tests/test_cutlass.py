@@ -120,7 +120,7 @@ def test_triton_serves_where_cutlass_cannot_be_built(caplog: pytest.LogCaptureFi
         library.load()
     assert not library.serves(1024, 1024)
     assert "there are no CUTLASS headers" in caplog.text
-    assert "install flashinfer-python, or set CUTLASS_HOME" in caplog.text
+    assert "install nvidia-cutlass, or set CUTLASS_HOME" in caplog.text
 
 
 @pytest.mark.usefixtures("without_headers")

@@ -86,19 +86,23 @@ def find_nvcc(usual: Path = Path("/usr/local/cuda")) -> Path:
 
 
 def find_headers() -> Path:
-    """CUTLASS's headers: of $CUTLASS_HOME, or those that FlashInfer brings. Raises BuildError."""
+    """CUTLASS's headers: of $CUTLASS_HOME, or those that FlashInfer or the package nvidia-cutlass bring. Raises
+    BuildError."""
     home = os.environ.get("CUTLASS_HOME")
     if home:
         folders = [Path(home) / "include"]
     else:
-        package = importlib.util.find_spec("flashinfer")
-        roots = package.submodule_search_locations if package else None
-        folders = [Path(root) / "data" / "cutlass" / "include" for root in roots or ()]
+        folders = [
+            Path(root) / place / "include"
+            for name, place in (("flashinfer", "data/cutlass"), ("cutlass_library", "source"))
+            for package in [importlib.util.find_spec(name)]
+            for root in (package.submodule_search_locations if package else None) or ()
+        ]
     for folder in folders:
         if (folder / "cutlass" / "version.h").is_file():
             return folder
-    where = f"none in {folders[0]}" if folders else "neither CUTLASS_HOME nor FlashInfer is there"
-    raise BuildError(f"there are no CUTLASS headers ({where}): install flashinfer-python, or set CUTLASS_HOME")
+    where = f"none in {folders[0]}" if folders else "neither CUTLASS_HOME nor FlashInfer nor nvidia-cutlass is there"
+    raise BuildError(f"there are no CUTLASS headers ({where}): install nvidia-cutlass, or set CUTLASS_HOME")
 
 
 def cached(variant: Variant, capability: tuple[int, int], tools: Toolchain) -> Path:
