@@ -30,8 +30,8 @@ class Stateless(DenseModel):
 
     def __init__(self, config: Any, context: Any, media_levels: int = 0) -> None:
         context.weights.ignore(r".*\.self_attn\..*")
-        block = lambda context, rope: Identity()  # noqa: E731
-        super().__init__(DecoderConfig.read(config), config, context, block, media_levels=media_levels)
+        sizes = DecoderConfig.read(config)
+        super().__init__(sizes, config, context, lambda context, rope: Identity(), media_levels=media_levels)
 
 
 class OneLevel(Stateless):

@@ -57,3 +57,18 @@ def test_a_folder_that_is_there_is_not_written_into(original: Path, tmp_path: Pa
     assert main(["quantize", *words]) == 2
     assert "is there already: give a new folder" in capsys.readouterr().err
     assert (tmp_path / "kept").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--scheme", "w8a8", "--group-size", "64"), "int8 weights have no groups"),
+        (("--scheme", "w4a16-rtn", "--calib", "x.jsonl"), "reads no calibration data"),
+        (("--scheme", "w4a16", "--calib", "/none.jsonl"), "cannot be read"),
+        (("--scheme", "w4a16", "--recipe", "/none.yaml"), "cannot be read"),
+    ],
+)
+def test_what_has_no_effect_or_is_not_there(original: Path, tmp_path: Path, capsys, options, message: str) -> None:
+    assert main(["quantize", f"model.path={original}", "--output", str(tmp_path / "out"), *options]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seqlen", type=positive, default=2048, metavar="N", help="tokens of a text sample; default: 2048"
     )
     parser.add_argument(
-        "--group-size", type=int, choices=(*GROUP_SIZES, -1), default=128,
+        "--group-size", type=int, choices=(*GROUP_SIZES, -1),
         help="weights that share a scale (4 bits); -1: a whole row; smaller where it divides no row; default: 128",
     )  # fmt: skip
     parser.add_argument(
@@ -62,7 +62,7 @@ def execute(args: argparse.Namespace) -> int:
 
     scheme = SCHEMES[args.scheme]
     rules = read_recipe(args.recipe, scheme) if args.recipe is not None else []
-    _check_output(args.output)
+    _check(args, scheme)
     config = compose_arguments(args)
     compress.require_llmcompressor()
     from pymllm.checkpoint import open_checkpoint
@@ -75,11 +75,11 @@ def execute(args: argparse.Namespace) -> int:
     if tokenizer is None:
         raise ConfigError(f"{checkpoint.name} has no tokenizer: set model.tokenizer_path")
     compression = _compression(config, checkpoint)
-    data, told = _calibration(args, scheme, checkpoint, tokenizer, compression)
+    data, told, seen = _calibration(args, scheme, checkpoint, tokenizer, compression)
     with transformers_folder(checkpoint, tokenizer) as folder:
         model = load_model(folder, checkpoint, on_cpu=not compress.has_gpu())
-        plan = make_plan(compress.linear_layers(model), scheme, args.group_size, compression.keep, rules)
-        _check_seen(plan, scheme, compression, args.calib)
+        plan = make_plan(compress.linear_layers(model), scheme, args.group_size or 128, compression.keep, rules)
+        _check_seen(plan, scheme, compression, seen=seen)
         for note in plan.notes:
             say(note)
         say(f"quantizing {len(plan.quantized)} layers, {len(plan.kept)} stay in full precision; calibration: {told}")
@@ -90,13 +90,17 @@ def execute(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check_output(out: Path) -> None:
+def _check(args: argparse.Namespace, scheme: Scheme) -> None:
+    """Raises ConfigError for options that the scheme does not read, and a folder that is in use."""
+    if scheme.bits == 8 and args.group_size is not None:
+        raise ConfigError(f"--group-size has no effect with --scheme {scheme.name}: int8 weights have no groups")
+    if not scheme.calibrated and args.calib is not None:
+        raise ConfigError(f"--calib has no effect with --scheme {scheme.name}, which reads no calibration data")
+    out = args.output
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"--output '{out}' is there already: give a new folder")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--output '{out}' cannot be made: {error.strerror}") from error
+    if not out.absolute().parent.is_dir():
+        raise ConfigError(f"--output '{out}': there is no folder '{out.absolute().parent}'")
 
 
 def _compression(config: Config, checkpoint: Checkpoint) -> Compression:
@@ -115,26 +119,25 @@ def _compression(config: Config, checkpoint: Checkpoint) -> Compression:
 
 def _calibration(
     args: argparse.Namespace, scheme: Scheme, checkpoint: Checkpoint, tokenizer: Any, compression: Compression
-) -> tuple[SampleSet | None, str]:
-    from pymllm.quantize.calibration import default_texts, read_samples
+) -> tuple[SampleSet | None, str, bool]:
+    """The data, what it is, and whether there are pictures in it."""
+    from pymllm.quantize.calibration import default_texts, has_images, read_samples
     from pymllm.quantize.samples import SampleSet
 
     if not scheme.calibrated:
-        return None, "none"
+        return None, "none", False
     samples = default_texts(held_out=False) if args.calib is None else read_samples(args.calib, args.samples)
     data = SampleSet(samples, checkpoint, tokenizer, compression, length=args.seqlen, count=args.samples)
-    return data, f"{len(data)} samples of {DEFAULT_TEXT if args.calib is None else args.calib.name}"
+    told = f"{len(data)} samples of {DEFAULT_TEXT if args.calib is None else args.calib.name}"
+    return data, told, has_images(samples)
 
 
-def _check_seen(plan: Plan, scheme: Scheme, compression: Compression, calib: Path | None) -> None:
+def _check_seen(plan: Plan, scheme: Scheme, compression: Compression, *, seen: bool) -> None:
     """Raises ConfigError where layers would be calibrated that no sample reaches."""
-    from pymllm.quantize.calibration import has_images, read_samples
     from pymllm.quantize.plan import matches
 
     seeing = [name for name in plan.quantized if any(matches(pattern, name) for pattern in compression.seeing)]
-    if not (seeing and scheme.calibrated):
-        return
-    if calib is None or not has_images(read_samples(calib, sys.maxsize)):
+    if seeing and scheme.calibrated and not seen:
         raise ConfigError(
             f"calibration holds no picture, which {len(seeing)} layers such as {seeing[0]} need: give lines with "
             '"image" in --calib, or keep these layers with a --recipe (bits: 16)'

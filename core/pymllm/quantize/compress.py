@@ -8,6 +8,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,10 @@ def require_llmcompressor() -> None:
     # Its log tells of each of its steps; its progress bars are enough.
     for name, value in {"LLM_COMPRESSOR_LOG_LEVEL": "ERROR", "TOKENIZERS_PARALLELISM": "false"}.items():
         os.environ.setdefault(name, value)
-    try:
-        import llmcompressor  # noqa: F401
-        from loguru import logger
-    except ImportError as error:
-        raise ConfigError(MISSING) from error
+    if find_spec("llmcompressor") is None:
+        raise ConfigError(MISSING)
+    from loguru import logger
+
     logger.remove()
     logger.add(sys.stderr, level="ERROR")
 

@@ -26,7 +26,12 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=12, metavar="N", help=f"of {QUESTIONS:,}; default: 12")
     parser.add_argument("--others", action="store_true", help="none of the held-out ones; for pymllm quantize --calib")
     args = parser.parse_args()
-    args.folder.mkdir(parents=True, exist_ok=True)
+    if not 0 < args.count <= QUESTIONS:
+        parser.error(f"--count {args.count}: there are {QUESTIONS} questions")
+    try:
+        args.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"'{args.folder}' cannot be made: {error.strerror}")
     lines = []
     for number, question in enumerate(islice(others() if args.others else held_out(), args.count)):
         file = args.folder / f"{number:04}.png"
