@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -80,44 +82,24 @@ def silu_and_mul_kernel(gate_up, out, width, BLOCK: tl.constexpr, PDL: tl.conste
 
 def launch_rms_norm(x: Tensor, weight: Tensor, out: Tensor, eps: float) -> None:
     """x, out: [..., size], contiguous; weight: [size]."""
-    size = x.shape[-1]
-    rows = x.numel() // size
-    block = triton.next_power_of_2(size)
-    per_program = max(1, 1024 // block)
-    rms_norm_kernel[(triton.cdiv(rows, per_program),)](
-        x,
-        weight,
-        out,
-        rows,
-        eps,
-        SIZE=size,
-        BLOCK=block,
-        ROWS=per_program,
-        num_warps=min(16, max(4, block // 512)),
-        **launch_options(x.device),
-    )
+    grid, rows, shape = _by_rows(x)
+    rms_norm_kernel[grid](x, weight, out, rows, eps, **shape)
 
 
 def launch_layer_norm(x: Tensor, weight: Tensor, bias: Tensor, offset: Tensor | None, out: Tensor, eps: float) -> None:
     """x, out: [..., size], contiguous; weight, bias: [size]; offset: [size] float32 or None."""
+    grid, rows, shape = _by_rows(x)
+    layer_norm_kernel[grid](x, weight, bias, offset, out, rows, eps, **shape)
+
+
+def _by_rows(x: Tensor) -> tuple[tuple[int], int, dict[str, Any]]:
+    """Grid, rows and launch options of a kernel whose programs take whole rows of x."""
     size = x.shape[-1]
     rows = x.numel() // size
     block = triton.next_power_of_2(size)
     per_program = max(1, 1024 // block)
-    layer_norm_kernel[(triton.cdiv(rows, per_program),)](
-        x,
-        weight,
-        bias,
-        offset,
-        out,
-        rows,
-        eps,
-        SIZE=size,
-        BLOCK=block,
-        ROWS=per_program,
-        num_warps=min(16, max(4, block // 512)),
-        **launch_options(x.device),
-    )
+    options = {"SIZE": size, "BLOCK": block, "ROWS": per_program, "num_warps": min(16, max(4, block // 512))}
+    return (triton.cdiv(rows, per_program),), rows, {**options, **launch_options(x.device)}
 
 
 def launch_silu_and_mul(gate_up: Tensor, out: Tensor) -> None:
