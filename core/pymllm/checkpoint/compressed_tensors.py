@@ -110,6 +110,11 @@ class CompressedTensors:
         return self._groups[min(ranked)[1]][1] if ranked else None
 
 
+def named_by(entry: str, name: str) -> bool:
+    """Whether a target or an ignore entry names a linear layer."""
+    return _place(entry, name) is not None
+
+
 def _place(entry: str, name: str) -> int | None:
     """How closely an entry names a module: 0 by its name, 1 by an expression, 2 by its class; None: not at all."""
     if entry.startswith("re:"):

@@ -258,9 +258,9 @@ def test_another_shape_than_the_models_is_an_error() -> None:
         ({"quant_method": "awq", "bits": 4, "modules_to_not_convert": ["visual"]}, {}, "model.visual.blocks.0.mlp.fc1"),
         ({"quant_method": "gptq", "bits": 4}, {}, "lm_head"),
         ({"quant_method": "gptq", "bits": 4, "modules_in_block_to_quantize": ["mlp.up_proj"]}, {}, "layers.0.q_proj"),
-        ({"quant_method": "gptq", "bits": 4}, {"skip": ["*.visual.*"]}, "model.visual.merger"),
+        ({"quant_method": "gptq", "bits": 4}, {"ignore": ["re:.*\\.visual\\..*"]}, "model.visual.merger"),
         (None, {"online": True}, "lm_head"),
-        (None, {"online": True, "skip": ["*.q_proj"]}, "layers.0.q_proj"),
+        (None, {"online": True, "ignore": ["re:.*q_proj"]}, "layers.0.q_proj"),
     ],
 )
 def test_what_the_checkpoint_keeps_is_full_precision(config: Any, options: dict[str, Any], name: str) -> None:
@@ -270,9 +270,15 @@ def test_what_the_checkpoint_keeps_is_full_precision(config: Any, options: dict[
     assert list(weights) == [f"{name}.weight"]
 
 
-def test_a_skipped_name_that_is_no_layer_is_an_error() -> None:
-    with pytest.raises(PluginError, match=r"'\*\.nothing' of quant\.skip"):
-        method(None, online=True, skip=["*.nothing"]).finalize()
+@pytest.mark.parametrize("options", [{"group_size": 64}, {"symmetric": True}, {"ignore": ["lm_head", "x"]}])
+def test_what_only_online_reads_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(PluginError, match=f"quant.{next(iter(options))} needs quant.online"):
+        method({"quant_method": "awq", "bits": 4}, **options)
+
+
+def test_an_ignored_name_that_is_no_layer_is_an_error() -> None:
+    with pytest.raises(PluginError, match=r"'nothing' of quant\.ignore"):
+        method(None, online=True, ignore=["nothing"]).finalize()
 
 
 def test_a_group_size_that_no_kernel_reads_is_an_error() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from pymllm.plugin import QuantOptions, QuantSpec, hookimpl
 
-DEFAULT_SKIP = ("lm_head",)
+DEFAULT_IGNORE = ("lm_head",)
 GROUP_SIZES = (128, 64, 32)
 PER_CHANNEL = -1
 
@@ -18,14 +18,14 @@ class W4A16Options(QuantOptions):
     online: quantize a full-precision checkpoint while it loads, by rounding to nearest.
     group_size: weights that share a scale: 128, 64, 32, or -1 for a whole row. Of ``online``.
     symmetric: no zero points. Of ``online``.
-    skip: shell patterns of module names that stay in full precision. Of ``online``, and of GPTQ, whose checkpoints do
-        not say which layers are quantized.
+    ignore: modules that stay in full precision: names, or expressions that begin with "re:". Of ``online``, and of
+        GPTQ, whose checkpoints do not say which layers are quantized.
     """
 
     online: bool = False
     group_size: int = 128
     symmetric: bool = False
-    skip: list[str] = field(default_factory=lambda: list(DEFAULT_SKIP))
+    ignore: list[str] = field(default_factory=lambda: list(DEFAULT_IGNORE))
 
     def __post_init__(self) -> None:
         if self.group_size not in (*GROUP_SIZES, PER_CHANNEL):

@@ -5,16 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from pymllm.checkpoint.compressed_tensors import named_by
 from pymllm.errors import PluginError
 from pymllm.interfaces import LinearSpec, Unsupported, WeightMap
 from pymllm_quant_w4a16.linear import W4A16Linear
-from pymllm_quant_w4a16.plugin import DEFAULT_SKIP, GROUP_SIZES, PER_CHANNEL
+from pymllm_quant_w4a16.plugin import DEFAULT_IGNORE, GROUP_SIZES, PER_CHANNEL
 
 
 class Bind(Protocol):
@@ -42,16 +42,16 @@ class Reader(ABC):
         """Called once after all layers were built. Raises PluginError for an option that named no layer."""
 
 
-class Skip:
-    """``quant.skip``: shell patterns of module names."""
+class Ignored:
+    """``quant.ignore``: names of modules, or expressions that begin with "re:"."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._patterns = patterns
-        self._unmatched = set(patterns) - set(DEFAULT_SKIP)
+        self._unmatched = set(patterns) - set(DEFAULT_IGNORE)
 
     def takes(self, names: Sequence[str]) -> bool:
         """Whether a pattern names one of a layer's partitions."""
-        matches = [entry for entry in self._patterns if any(fnmatchcase(name, entry) for name in names)]
+        matches = [entry for entry in self._patterns if any(named_by(entry, name) for name in names)]
         self._unmatched.difference_update(matches)
         return bool(matches)
 
@@ -59,7 +59,7 @@ class Skip:
         """Raises PluginError if a pattern named no layer, but for the default ones."""
         if self._unmatched:
             entries = ", ".join(f"'{entry}'" for entry in sorted(self._unmatched))
-            raise PluginError(f"no linear layer matches {entries} of quant.skip: correct or remove it")
+            raise PluginError(f"no linear layer matches {entries} of quant.ignore: correct or remove it")
 
 
 def group_of(group_size: int | None, in_features: int) -> int:

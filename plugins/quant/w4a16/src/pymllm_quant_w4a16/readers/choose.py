@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pymllm.errors import PluginError
 from pymllm.interfaces import QuantContext
-from pymllm_quant_w4a16.plugin import W4A16Options
+from pymllm_quant_w4a16.plugin import DEFAULT_IGNORE, W4A16Options
 from pymllm_quant_w4a16.readers.awq import AwqReader
 from pymllm_quant_w4a16.readers.base import Reader
 from pymllm_quant_w4a16.readers.compressed import CompressedReader
@@ -22,12 +22,17 @@ def reader_of(options: W4A16Options, context: QuantContext) -> Reader:
     method = config.get("quant_method")
     if options.online:
         raise PluginError(f"the checkpoint is quantized already ({method}): set quant.online to false")
+    for name in ("group_size", "symmetric"):
+        if getattr(options, name) != getattr(W4A16Options, name):
+            raise PluginError(f"quant.{name} needs quant.online: a quantized checkpoint says so itself")
+    if method != "gptq" and list(options.ignore) != list(DEFAULT_IGNORE):
+        raise PluginError("quant.ignore needs quant.online: a quantized checkpoint has an ignore list of its own")
     if method == "compressed-tensors":
         return CompressedReader(config)
     if method == "awq":
         return AwqReader(config)
     if method == "gptq":
-        return GptqReader(config, options.skip)
+        return GptqReader(config, options.ignore)
     raise PluginError(
         f"w4a16 reads compressed-tensors, awq and gptq checkpoints, not {method}: set quant.plugin to auto"
     )

@@ -15,7 +15,7 @@ from torch import Tensor
 from pymllm.errors import CheckpointError, PluginError
 from pymllm.interfaces import LinearSpec, Unsupported, WeightMap
 from pymllm_quant_w4a16.linear import W4A16Linear
-from pymllm_quant_w4a16.readers.base import Plan, Reader, Skip, group_of, nibbles, require, typed
+from pymllm_quant_w4a16.readers.base import Ignored, Plan, Reader, group_of, nibbles, require, typed
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class BindGptq:
 
 
 class GptqReader(Reader):
-    """skip: the user's, of layers in full precision. Raises PluginError for a ``quantization_config`` that it cannot
+    """ignore: the user's, of layers in full precision. Raises PluginError for a ``quantization_config`` that it cannot
     read."""
 
-    def __init__(self, config: Mapping[str, Any], skip: Sequence[str]) -> None:
+    def __init__(self, config: Mapping[str, Any], ignore: Sequence[str]) -> None:
         require(config, "bits", (4,), None)
         require(config, "desc_act", (False,), False)
         require(config, "checkpoint_format", ("gptq",), "gptq")
@@ -59,10 +59,10 @@ class GptqReader(Reader):
         self._head = typed(config, "lm_head", bool, False)
         inside = typed(config, "modules_in_block_to_quantize", list, [])
         self._inside = [name for entry in inside for name in ([entry] if isinstance(entry, str) else entry)]
-        self._skip = Skip([entry for entry in skip if not (self._head and entry == "lm_head")])
+        self._ignored = Ignored([entry for entry in ignore if not (self._head and entry == "lm_head")])
 
     def plan(self, spec: LinearSpec) -> Plan | None:
-        if self._skip.takes(spec.names):
+        if self._ignored.takes(spec.names):
             return None
         quantized = [self._quantized(name) for name in spec.names]
         if not any(quantized):
@@ -82,4 +82,4 @@ class GptqReader(Reader):
         return not self._inside or any(name.endswith(f".{entry}") for entry in self._inside)
 
     def finalize(self) -> None:
-        self._skip.finalize()
+        self._ignored.finalize()

@@ -11,7 +11,7 @@ from torch import Tensor
 from pymllm.interfaces import LinearSpec, Unsupported, WeightMap
 from pymllm_quant_w4a16.linear import SYMMETRIC, W4A16Linear
 from pymllm_quant_w4a16.plugin import GROUP_SIZES, PER_CHANNEL, W4A16Options
-from pymllm_quant_w4a16.readers.base import Plan, Reader, Skip
+from pymllm_quant_w4a16.readers.base import Ignored, Plan, Reader
 
 logger = logging.getLogger(__name__)
 
@@ -64,16 +64,16 @@ class OnlineReader(Reader):
 
     def __init__(self, options: W4A16Options) -> None:
         self._options = options
-        self._skip = Skip(options.skip)
+        self._ignored = Ignored(options.ignore)
 
     def plan(self, spec: LinearSpec) -> Plan | None:
-        if self._skip.takes(spec.names):
+        if self._ignored.takes(spec.names):
             return None
         group = self._group(spec)
         return Plan(group, BindOnline(group, self._options.symmetric, spec.dtype))
 
     def finalize(self) -> None:
-        self._skip.finalize()
+        self._ignored.finalize()
 
     def _group(self, spec: LinearSpec) -> int:
         wanted, terms = self._options.group_size, spec.in_features
