@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pymllm.checkpoint import fill_random
-from pymllm.interfaces.weights import WeightMap
+from pymllm.interfaces import WeightMap, always, any_integers
 
 SHAPES = {
     "model.layers.0.self_attn.q_proj.weight": (300, 200),
@@ -53,3 +53,18 @@ def test_tensors_are_made_on_the_device_in_the_dtype() -> None:
     weights.bind_to("a.weight", (2, 3), seen.append)
     fill_random(weights, device=torch.device("cpu"), dtype=torch.float16)
     assert (seen[0].device.type, seen[0].dtype, tuple(seen[0].shape)) == ("cpu", torch.float16, (2, 3))
+
+
+def test_a_binding_may_draw_its_own() -> None:
+    """Packed codes hold no numbers of the model's dtype."""
+    seen: dict[str, torch.Tensor] = {}
+    weights = WeightMap()
+    weights.bind_to("codes", (400, 100), lambda t: seen.update(codes=t), draw=any_integers((400, 100), torch.int8))
+    weights.bind_to("scales", (3, 1), lambda t: seen.update(scales=t), draw=always(0.25, (3, 1)))
+    fill_random(weights, device="cpu", dtype=torch.bfloat16)
+    assert seen["scales"].tolist() == [[0.25]] * 3
+    codes = seen["codes"]
+    assert (codes.dtype, tuple(codes.shape)) == (torch.int8, (400, 100))
+    # All from -128 to 126 are alike: of 40,000, each is expected 157 times, and some 12.5 more or less.
+    counts = torch.bincount(codes.flatten().int() + 128, minlength=255)
+    assert (counts - 157).abs().max() < 6 * 12.5

@@ -73,8 +73,9 @@ def fill_random(
 ) -> None:
     """Fill every binding with random numbers made on ``device``: for benchmarks that need no checkpoint.
 
-    Matrices are normal(0, std), norms ones, biases zeros. A tensor depends on ``seed``, its name, the
-    device's kind and the dtype alone, so that shards of a model and other build orders see the same one.
+    Matrices are normal(0, std), norms ones, biases zeros; a binding that draws its own gets that. A tensor
+    depends on ``seed``, its name, the device's kind and the dtype alone, so that shards of a model and
+    other build orders see the same one.
     """
     import torch
 
@@ -82,9 +83,12 @@ def fill_random(
     for name in weights:
         binding = weights.get(name)
         assert binding is not None
-        tensor = torch.empty(binding.shape, dtype=dtype, device=device)
         # torch's CPU generator uses only 32 bits of its seed.
         generator.manual_seed(zlib.crc32(f"{seed}:{name}".encode()))
+        if binding.draw is not None:
+            binding.load(binding.draw(generator))
+            continue
+        tensor = torch.empty(binding.shape, dtype=dtype, device=device)
         _fill(name, tensor, generator, std)
         binding.load(tensor)
 

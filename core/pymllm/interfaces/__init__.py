@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     )
     from pymllm.interfaces.model import ForwardBatch, Model
     from pymllm.interfaces.quant import Linear, LinearSpec, QuantContext, QuantMethod, Unsupported
-    from pymllm.interfaces.weights import Binding, WeightMap
+    from pymllm.interfaces.weights import Binding, Draw, WeightMap, always, any_integers
 
 __all__ = [
     "AttentionBackend",
@@ -53,6 +53,7 @@ __all__ = [
     "CacheKey",
     "CachePolicy",
     "CacheStats",
+    "Draw",
     "Evaluation",
     "ForwardBatch",
     "GraphKey",
@@ -76,6 +77,8 @@ __all__ = [
     "Question",
     "Unsupported",
     "WeightMap",
+    "always",
+    "any_integers",
 ]
 
 _MODULES = ("cache", "media", "evaluation", "weights", "attention", "quant", "model")

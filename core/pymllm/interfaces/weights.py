@@ -9,6 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+Draw = Callable[[torch.Generator], Tensor]
+"""Makes a random tensor on the generator's device."""
+
 
 @dataclass(frozen=True)
 class Binding:
@@ -16,10 +19,27 @@ class Binding:
 
     shape: the shape the checkpoint tensor must have.
     load: takes the tensor as read (CPU, the checkpoint's dtype) and stores it.
+    draw: a tensor such as a checkpoint may hold, for ``model.load_format: random``; None: numbers of the model's dtype.
     """
 
     shape: tuple[int, ...]
     load: Callable[[Tensor], None]
+    draw: Draw | None = None
+
+
+def any_integers(shape: tuple[int, ...], dtype: torch.dtype) -> Draw:
+    """Integers of the whole range of a type: packed codes, for example."""
+    limits = torch.iinfo(dtype)
+
+    def draw(generator: torch.Generator) -> Tensor:
+        return torch.randint(limits.min, limits.max, shape, dtype=dtype, device=generator.device, generator=generator)
+
+    return draw
+
+
+def always(value: Tensor | float, shape: tuple[int, ...]) -> Draw:
+    """One value, repeated: scales for example, which make integers numbers of the size that weights have."""
+    return lambda generator: torch.as_tensor(value, device=generator.device).expand(shape)
 
 
 class WeightMap:
@@ -44,14 +64,17 @@ class WeightMap:
 
         self.bind_to(name, tuple(destination.shape), copy)
 
-    def bind_to(self, name: str, shape: tuple[int, ...], load: Callable[[Tensor], None]) -> None:
-        """Hand the tensor ``name`` of the given shape to ``load`` (to slice, repack or quantize it).
+    def bind_to(
+        self, name: str, shape: tuple[int, ...], load: Callable[[Tensor], None], *, draw: Draw | None = None
+    ) -> None:
+        """Hand the tensor ``name`` of the given shape to ``load`` (to slice, repack or quantize it). draw: makes one
+        for random weights, where it holds no numbers of the model's dtype.
 
         Raises ValueError if the name is bound already: two layers would claim one tensor.
         """
         if name in self._bindings:
             raise ValueError(f"checkpoint tensor '{name}' is bound twice")
-        self._bindings[name] = Binding(shape, load)
+        self._bindings[name] = Binding(shape, load, draw)
 
     def ignore(self, pattern: str) -> None:
         """Checkpoint names that fully match this regular expression are known and not needed."""

@@ -8,12 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from pymllm.errors import CheckpointError
-from pymllm.interfaces import Linear, LinearSpec, WeightMap
+from pymllm.interfaces import Linear, LinearSpec, WeightMap, always, any_integers
 from pymllm.layers import RMSNorm
 from pymllm_quant_w8a8_cutlass.library import Library
 from pymllm_quant_w8a8_cutlass.products import Products, products_of
 from pymllm_quant_w8a8_cutlass.rounding import quantize_rows, scaled_product
 from pymllm_quant_w8a8_cutlass.tilings import GATED_ROWS
+
+USUAL_SCALE = 0.02 / 73.9
+"""Makes numbers of standard deviation 0.02 of integers of which all are alike."""
 
 
 class W8A8Linear(Linear):
@@ -57,8 +60,9 @@ class W8A8Linear(Linear):
         def load_scale(source: Tensor) -> None:
             scale.copy_(source[:, 0])
 
-        weights.bind_to(f"{name}.weight", tuple(weight.shape), load)
-        weights.bind_to(f"{name}.weight_scale", (len(scale), 1), load_scale)
+        shape = tuple(weight.shape)
+        weights.bind_to(f"{name}.weight", shape, load, draw=any_integers(shape, torch.int8))
+        weights.bind_to(f"{name}.weight_scale", (len(scale), 1), load_scale, draw=always(USUAL_SCALE, (len(scale), 1)))
 
     def _bind_online(self, name: str, part: slice, weights: WeightMap) -> None:
         weight, scale = self.weight[part], self.weight_scale[part]

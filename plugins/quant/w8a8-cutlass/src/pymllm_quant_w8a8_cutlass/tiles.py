@@ -41,6 +41,10 @@ HOPPER = (
     _hopper(128, 128, cluster=2, pingpong=True),
     _hopper(128, 256, cluster=2, pingpong=False),
     _hopper(128, 128, cluster=1, pingpong=False, stream_k=True),
+    _hopper(256, 128, cluster=2, pingpong=False),
+    _hopper(128, 128, cluster=1, pingpong=True),
+    _hopper(128, 256, cluster=1, pingpong=False),
+    _hopper(64, 256, cluster=2, pingpong=True),
 )
 
 # 163 KiB of shared memory a program.

@@ -15,7 +15,7 @@ from torch import Tensor
 from pymllm.errors import PluginError
 from pymllm.interfaces import LinearSpec, Unsupported, WeightMap
 from pymllm_quant_w4a16.linear import W4A16Linear
-from pymllm_quant_w4a16.readers.base import Plan, Reader, group_of, nibbles, require, typed
+from pymllm_quant_w4a16.readers.base import Plan, Reader, bind_codes, bind_scales, group_of, nibbles, require, typed
 
 logger = logging.getLogger(__name__)
 
@@ -31,15 +31,19 @@ def columns(packed: Tensor, device: torch.device) -> Tensor:
 def bind_awq(layer: W4A16Linear, name: str, rows: slice, weights: WeightMap) -> None:
     """Binds a partition's tensors: qweight [K, N / 8], qzeros [groups, N / 8], scales [groups, N]."""
     device, height, groups = layer.words.device, rows.stop - rows.start, layer.scales.shape[1]
-    weights.bind_to(
-        f"{name}.qweight",
-        (layer.in_features, height // 8),
-        lambda source: layer.put_codes(rows, columns(source, device).T),
-    )
-    weights.bind_to(
-        f"{name}.qzeros", (groups, height // 8), lambda source: layer.put_zeros(rows, columns(source, device).T)
-    )
-    weights.bind_to(f"{name}.scales", (groups, height), lambda source: layer.put_scales(rows, source.to(device).T))
+
+    def codes(source: Tensor) -> None:
+        layer.put_codes(rows, columns(source, device).T)
+
+    def zeros(source: Tensor) -> None:
+        layer.put_zeros(rows, columns(source, device).T)
+
+    def scales(source: Tensor) -> None:
+        layer.put_scales(rows, source.to(device).T)
+
+    bind_codes(weights, f"{name}.qweight", (layer.in_features, height // 8), codes)
+    bind_codes(weights, f"{name}.qzeros", (groups, height // 8), zeros)
+    bind_scales(weights, f"{name}.scales", (groups, height), scales)
 
 
 class AwqReader(Reader):

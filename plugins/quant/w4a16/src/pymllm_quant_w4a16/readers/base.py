@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,9 +12,22 @@ from torch import Tensor
 
 from pymllm.checkpoint.compressed_tensors import named_by
 from pymllm.errors import PluginError
-from pymllm.interfaces import LinearSpec, Unsupported, WeightMap
+from pymllm.interfaces import LinearSpec, Unsupported, WeightMap, always, any_integers
 from pymllm_quant_w4a16.linear import W4A16Linear
 from pymllm_quant_w4a16.plugin import DEFAULT_IGNORE, GROUP_SIZES, PER_CHANNEL
+
+USUAL_SCALE = 0.02 / 4.6
+"""Makes numbers of standard deviation 0.02 of codes of which all are alike: of random weights."""
+
+
+def bind_codes(weights: WeightMap, name: str, shape: tuple[int, ...], load: Callable[[Tensor], None]) -> None:
+    """Bind a tensor of packed codes or zero points, int32."""
+    weights.bind_to(name, shape, load, draw=any_integers(shape, torch.int32))
+
+
+def bind_scales(weights: WeightMap, name: str, shape: tuple[int, ...], load: Callable[[Tensor], None]) -> None:
+    """Bind a tensor of scales."""
+    weights.bind_to(name, shape, load, draw=always(torch.tensor(USUAL_SCALE).bfloat16(), shape))
 
 
 class Bind(Protocol):
@@ -78,8 +91,7 @@ def group_of(group_size: int | None, in_features: int) -> int:
 
 def nibbles(packed: Tensor, device: torch.device) -> Tensor:
     """int32 [..., W] -> uint8 [..., 8 W] on the device, the lowest nibble of each word first."""
-    # Benchmarks fill what they bind with random numbers of another type.
-    octets = packed.to(device).to(torch.int32).contiguous().view(torch.uint8)
+    octets = packed.to(device, torch.int32).contiguous().view(torch.uint8)
     return torch.stack((octets & 0xF, octets >> 4), -1).flatten(-2)
 
 

@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from pymllm.checkpoint.compressed_tensors import CompressedTensors, QuantArgs
 from pymllm.errors import CheckpointError
-from pymllm.interfaces import LinearSpec, Unsupported, WeightMap
+from pymllm.interfaces import LinearSpec, Unsupported, WeightMap, always
 from pymllm_quant_w4a16.linear import W4A16Linear
-from pymllm_quant_w4a16.readers.base import Plan, Reader, group_of, nibbles
+from pymllm_quant_w4a16.readers.base import Plan, Reader, bind_codes, bind_scales, group_of, nibbles
 
 logger = logging.getLogger(__name__)
 
@@ -42,16 +43,16 @@ class BindCompressed:
             layer.put_zeros(rows, nibbles(source.T, device).T[:height])
 
         def shape(source: Tensor) -> None:
-            if not source.is_floating_point() and source.tolist() != [height, terms]:
+            if source.tolist() != [height, terms]:
                 raise CheckpointError(f"{name}.weight_shape is {source.tolist()}, the model has {[height, terms]}")
 
-        weights.bind_to(f"{name}.weight_packed", (height, -(-terms // 8)), codes)
-        weights.bind_to(f"{name}.weight_scale", (height, groups), lambda source: layer.put_scales(rows, source))
-        weights.bind_to(f"{name}.weight_shape", (2,), shape)
+        bind_codes(weights, f"{name}.weight_packed", (height, -(-terms // 8)), codes)
+        bind_scales(weights, f"{name}.weight_scale", (height, groups), lambda source: layer.put_scales(rows, source))
+        weights.bind_to(f"{name}.weight_shape", (2,), shape, draw=always(torch.tensor([height, terms]), (2,)))
         if self.symmetric:
             weights.ignore(re.escape(f"{name}.weight_zero_point"))
         else:
-            weights.bind_to(f"{name}.weight_zero_point", (-(-height // 8), groups), zeros)
+            bind_codes(weights, f"{name}.weight_zero_point", (-(-height // 8), groups), zeros)
 
 
 class CompressedReader(Reader):

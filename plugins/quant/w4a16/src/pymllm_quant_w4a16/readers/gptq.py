@@ -13,9 +13,19 @@ import torch
 from torch import Tensor
 
 from pymllm.errors import CheckpointError, PluginError
-from pymllm.interfaces import LinearSpec, Unsupported, WeightMap
+from pymllm.interfaces import LinearSpec, Unsupported, WeightMap, always
 from pymllm_quant_w4a16.linear import W4A16Linear
-from pymllm_quant_w4a16.readers.base import Ignored, Plan, Reader, group_of, nibbles, require, typed
+from pymllm_quant_w4a16.readers.base import (
+    Ignored,
+    Plan,
+    Reader,
+    bind_codes,
+    bind_scales,
+    group_of,
+    nibbles,
+    require,
+    typed,
+)
 
 
 @dataclass(frozen=True)
@@ -28,21 +38,25 @@ class BindGptq:
         device, height, terms = layer.words.device, rows.stop - rows.start, layer.in_features
         groups = terms // self.group
 
+        in_order = torch.arange(terms) // self.group
+
         def order(source: Tensor) -> None:
-            expected = torch.arange(terms) // self.group
-            if not source.is_floating_point() and not torch.equal(source.cpu().long(), expected):
+            if not torch.equal(source.cpu().long(), in_order):
                 raise CheckpointError(f"{name}.g_idx is out of order (activation order), which w4a16 cannot read")
 
-        weights.bind_to(
-            f"{name}.qweight", (terms // 8, height), lambda source: layer.put_codes(rows, nibbles(source.T, device))
-        )
-        weights.bind_to(
-            f"{name}.qzeros",
-            (groups, height // 8),
-            lambda source: layer.put_zeros(rows, nibbles(source, device).T + 1),
-        )
-        weights.bind_to(f"{name}.scales", (groups, height), lambda source: layer.put_scales(rows, source.to(device).T))
-        weights.bind_to(f"{name}.g_idx", (terms,), order)
+        def codes(source: Tensor) -> None:
+            layer.put_codes(rows, nibbles(source.T, device))
+
+        def zeros(source: Tensor) -> None:
+            layer.put_zeros(rows, nibbles(source, device).T + 1)
+
+        def scales(source: Tensor) -> None:
+            layer.put_scales(rows, source.to(device).T)
+
+        bind_codes(weights, f"{name}.qweight", (terms // 8, height), codes)
+        bind_codes(weights, f"{name}.qzeros", (groups, height // 8), zeros)
+        bind_scales(weights, f"{name}.scales", (groups, height), scales)
+        weights.bind_to(f"{name}.g_idx", (terms,), order, draw=always(in_order, (terms,)))
 
 
 class GptqReader(Reader):
