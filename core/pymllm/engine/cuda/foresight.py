@@ -34,6 +34,7 @@ def foresee(
     """
     for kind in kinds:
         capture(kind, kind.sizes[-1:])
+        capture(kind, kind.sizes[:-1][:SAMPLED])
     _drop(kinds, release)
     start = taken()
     for kind in kinds:

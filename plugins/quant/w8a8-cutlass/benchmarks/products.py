@@ -11,7 +11,12 @@ copies of the weight as exceed the second-level cache.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
+import multiprocessing
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -43,19 +48,24 @@ LAYERS: dict[str, tuple[Operation, int, int]] = {
 }
 """Of Qwen3-4B: what is asked of the layer, outputs, terms."""
 
+MOST_SEARCHED = 256
+"""Rows up to which Triton tilings are searched."""
+
 CACHE = 256 * 2**20
 """Bytes of weights that no second-level cache holds."""
 
 DEVICE = torch.device("cuda")
 
 
-def layers(product: Product, dtype: torch.dtype, library: Library | None) -> list[torch.nn.Module]:
-    """Copies of a layer with random weights; full precision without a library."""
+def layers(
+    product: Product, dtype: torch.dtype, library: Library | None, copies: int | None = None
+) -> list[torch.nn.Module]:
+    """Copies of a layer with random weights, more than a cache holds; full precision without a library."""
     bytes_of = product.weight_rows * product.in_features * (2 if library is None else 1)
     widths = (product.out_features,) * (2 if product.operation == "gated" else 1)
     names = tuple(f"part{index}" for index in range(len(widths)))
     made = []
-    for _ in range(max(2, CACHE // bytes_of)):
+    for _ in range(copies or max(2, CACHE // bytes_of)):
         spec = LinearSpec(names, product.in_features, widths, False, dtype, DEVICE)
         if library is None:
             layer = FullPrecision().linear(spec, WeightMap())
@@ -125,21 +135,29 @@ def candidates(product: Product, rows: int, gpu: GPU, tiles: int, search: bool) 
     if product.operation != "gated" or rows > GATED_ROWS:
         yield from (Tiling("cutlass", tile=number) for number in range(tiles))
     yield choose(product, rows, gpu, cutlass=False)
-    if not search:
-        return
-    if rows == 1:
+    if search and rows == 1:
         base = gemv_tiling(product, gpu)
-        for block_n in (1, 2, 4, 8):
-            for warps in (4, 8, 16):
-                for share in (1, 2, 4, 8):
-                    yield Tiling("gemv", block_n=block_n, warps=warps, programs=base.programs * share // 4)
-    for block_m, block_n, warps in ((16, 64, 4), (32, 64, 4), (64, 64, 4), (64, 128, 8), (128, 128, 8), (256, 128, 8)):
-        if block_m > max(16, bucket(rows)):
-            continue
-        for block_k in (128, 256):
-            for stages in (3, 4, 6):
-                block = {"block_m": block_m, "block_n": block_n, "block_k": block_k}
-                yield dot_tiling(product, gpu, **block, stages=stages, warps=warps, rows=rows)
+        for block_n, warps, share in itertools.product((1, 2, 4, 8), (4, 8), (2, 4, 8)):
+            yield replace(base, block_n=block_n, warps=warps, programs=base.programs * share // 4)
+    if search and rows <= MOST_SEARCHED:
+        heights = (64, 128) if rows > 64 else (max(16, bucket(rows)),)
+        widths, depths = ((64, 4), (128, 4), (128, 8)), ((128, 5), (256, 3))
+        for block_m, (block_n, warps), (block_k, stages) in itertools.product(heights, widths, depths):
+            block = {"block_m": block_m, "block_n": block_n, "block_k": block_k}
+            usual = dot_tiling(product, gpu, **block, stages=stages, warps=warps, rows=rows)
+            steps = -(-product.in_features // block_k)
+            yield from (replace(usual, split=split) for split in (1, 2, 4, 8) if 2 * split <= steps or split == 1)
+
+
+def compile_one(job: tuple[str, int, str, Tiling]) -> None:
+    """In a process of its own, so that many compile at once, into Triton's cache. Errors show when it is timed."""
+    name, rows, dtype, tiling = job
+    product = Product(*LAYERS[name])
+    library = Library(Kernels.triton, describe(DEVICE), getattr(torch, dtype))
+    made = layers(product, getattr(torch, dtype), library, copies=1)
+    forced(made, tiling)
+    with contextlib.suppress(Exception):
+        microseconds(made, product, rows, getattr(torch, dtype))
 
 
 def main() -> None:
@@ -148,6 +166,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16"])
     parser.add_argument("--layers", default=",".join(LAYERS))
     parser.add_argument("--search", action="store_true", help="try many Triton tilings")
+    parser.add_argument("--jobs", type=int, default=14, help="processes that compile for --search")
     parser.add_argument("--triton", action="store_true", help="leave CUTLASS out")
     arguments = parser.parse_args()
     dtype, gpu = getattr(torch, arguments.dtype), describe(DEVICE)
@@ -155,11 +174,21 @@ def main() -> None:
     tiles = 0 if arguments.triton else len(TILES[gpu.capability])
     library.load(tuple(range(tiles)))
     print(torch.cuda.get_device_name(), gpu, *library.built, sep="\n")
+    sizes = list(map(int, arguments.rows.split(",")))
+    if arguments.search:
+        todo = [
+            (name, rows, arguments.dtype, tiling)
+            for name in arguments.layers.split(",")
+            for rows in sizes
+            for tiling in dict.fromkeys(candidates(Product(*LAYERS[name]), rows, gpu, 0, True))
+        ]
+        with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
+            list(pool.map(compile_one, todo))
     for name in arguments.layers.split(","):
         operation, outputs, terms = LAYERS[name]
         product = Product(operation, outputs, terms)
         made, full = layers(product, dtype, library), layers(product, dtype, None)
-        for rows in map(int, arguments.rows.split(",")):
+        for rows in sizes:
             usual, whole = microseconds(made, product, rows, dtype), microseconds(full, product, rows, dtype)
             work = 2 * rows * product.weight_rows * terms
             print(f"{name} {rows}: {usual:.1f} us ({work / usual / 1e6:.0f} TOPS), {dtype} {whole:.1f} us", flush=True)

@@ -193,7 +193,8 @@ def check_before(kernels: Interpreted, what: str, shape: tuple[int, int], dtype:
     # A neighbour in bfloat16 is as much as 127 / 256 units from it.
     assert difference.max() <= 1
     assert difference.mean() < 0.01
-    np.testing.assert_allclose(scale.cpu().numpy(), expected_scale, rtol=float(torch.finfo(dtype).eps))
+    # The norm's sum in float32 has more steps than one.
+    np.testing.assert_allclose(scale.cpu().numpy(), expected_scale, rtol=max(1e-6, torch.finfo(dtype).eps))
 
 
 INTERPRETED = [
