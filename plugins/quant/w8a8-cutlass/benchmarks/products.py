@@ -146,7 +146,10 @@ def candidates(product: Product, rows: int, gpu: GPU, tiles: int, search: bool) 
             block = {"block_m": block_m, "block_n": block_n, "block_k": block_k}
             usual = dot_tiling(product, gpu, **block, stages=stages, warps=warps, rows=rows)
             steps = -(-product.in_features // block_k)
-            yield from (replace(usual, split=split) for split in (1, 2, 4, 8) if 2 * split <= steps or split == 1)
+            for split in (1, 2, 4, 8):
+                share = bucket(-(-steps // split) * block_k // 128)
+                if 2 * split <= steps or split == 1:
+                    yield from (replace(usual, split=split, lines=lines) for lines in dict.fromkeys((2, 8, share)))
 
 
 def compile_one(job: tuple[str, int, str, Tiling]) -> None:
@@ -172,7 +175,7 @@ def main() -> None:
     dtype, gpu = getattr(torch, arguments.dtype), describe(DEVICE)
     library = Library(Kernels.triton if arguments.triton else Kernels.cutlass, gpu, dtype)
     tiles = 0 if arguments.triton else len(TILES[gpu.capability])
-    library.load(tuple(range(tiles)))
+    library.load()
     print(torch.cuda.get_device_name(), gpu, *library.built, sep="\n")
     sizes = list(map(int, arguments.rows.split(",")))
     if arguments.search:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 from pymllm.errors import PluginError
 from pymllm_quant_w8a8_cutlass.build import BuildError, Variant, build, built_before, cached, toolchain
 from pymllm_quant_w8a8_cutlass.plugin import Kernels
-from pymllm_quant_w8a8_cutlass.tiles import SERVED, TILES
+from pymllm_quant_w8a8_cutlass.tiles import TILES
 from pymllm_quant_w8a8_cutlass.tilings import GPU
 
 log = logging.getLogger(__name__)
@@ -107,7 +106,7 @@ class Library:
         self._kernels: dict[tuple[int, bool], Kernel] = {}
         self.built: list[str] = []
 
-    def load(self, tiles: Sequence[int] = SERVED) -> None:
+    def load(self) -> None:
         """Build what is not in the cache, and load it. Does nothing where no kernel is wanted, or any was loaded.
 
         Raises PluginError if CUTLASS was asked for by name and cannot be had; else that is logged, and Triton serves.
@@ -119,13 +118,13 @@ class Library:
                 raise PluginError("quant.kernels is cutlass, but this engine is on a CPU: leave it out")
             return
         try:
-            self._load(tiles, self._gpu)
+            self._load(self._gpu)
         except (BuildError, OSError) as error:
             if self._wanted is Kernels.cutlass:
                 raise PluginError(f"quant.kernels is cutlass, but {error}") from error
             log.warning("Triton multiplies many rows too, not CUTLASS: %s", error)
 
-    def _load(self, tiles: Sequence[int], gpu: GPU) -> None:
+    def _load(self, gpu: GPU) -> None:
         if gpu.capability not in TILES:
             major, minor = gpu.capability
             raise BuildError(f"there are no CUTLASS kernels for compute capability {major}.{minor}")
@@ -134,7 +133,7 @@ class Library:
             raise BuildError(f"CUTLASS kernels give bfloat16 and float16, not {name}")
         half = self._dtype == torch.float16
         shapes = TILES[gpu.capability]
-        keys = [(number, residual) for number in tiles for residual in (False, True)]
+        keys = [(number, residual) for number in range(len(shapes)) for residual in (False, True)]
         variants = [Variant(shapes[number], half, residual) for number, residual in keys]
         paths = self._paths(variants, gpu.capability)
         kernels = {key: Kernel(path, gpu.processors) for key, path in zip(keys, paths)}

@@ -26,8 +26,8 @@ class Tile:
         return f"{self.m}x{self.n} ({told})"
 
 
-def _hopper(m: int, n: int, *, cluster: int, pingpong: bool, stream_k: bool = False) -> Tile:
-    options = {"W8A8_CLUSTER": cluster, "W8A8_PINGPONG": int(pingpong), "W8A8_STREAM_K": int(stream_k)}
+def _hopper(m: int, n: int, *, cluster: int, pingpong: bool) -> Tile:
+    options = {"W8A8_CLUSTER": cluster, "W8A8_PINGPONG": int(pingpong)}
     return Tile("sm90.cu", m, n, tuple(options.items()))
 
 
@@ -38,13 +38,9 @@ def _ampere(m: int, n: int, *, warp_m: int, warp_n: int, stages: int) -> Tile:
 
 HOPPER = (
     _hopper(64, 128, cluster=1, pingpong=True),
-    _hopper(128, 128, cluster=2, pingpong=True),
-    _hopper(128, 256, cluster=2, pingpong=False),
-    _hopper(128, 128, cluster=1, pingpong=False, stream_k=True),
-    _hopper(256, 128, cluster=2, pingpong=False),
     _hopper(128, 128, cluster=1, pingpong=True),
-    _hopper(128, 256, cluster=1, pingpong=False),
-    _hopper(64, 256, cluster=2, pingpong=True),
+    _hopper(128, 128, cluster=2, pingpong=True),
+    _hopper(256, 128, cluster=2, pingpong=False),
 )
 
 # 163 KiB of shared memory a program.
@@ -68,9 +64,4 @@ TILES: Mapping[tuple[int, int], tuple[Tile, ...]] = {
     (8, 9): SMALL_AMPERE,
     (9, 0): HOPPER,
 }
-"""By compute capability, from the smallest to the largest; Hopper's last one cuts sums among programs. Triton serves
-what is not here."""
-
-SERVED = (1, 2)
-"""The tiles of an architecture that products are served with, and that are built before the first one: the others are
-for benchmarks."""
+"""By compute capability, from the smallest to the largest. Triton serves what is not here."""

@@ -1,6 +1,6 @@
 """How a product is computed: by which kernel and in which blocks. The one place where that is chosen.
 
-The numbers are estimates that benchmarks/products.py has to confirm: they were chosen without a GPU.
+The numbers were measured on an H200 by benchmarks/products.py; for other GPUs they are estimates.
 """
 
 from __future__ import annotations
@@ -8,20 +8,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from pymllm_quant_w8a8_cutlass.tiles import TILES
+
 Operation = Literal["plain", "norm", "gated", "onto"]
 """A product alone; after a norm; after a norm and before silu(gate) * up; added to the residual stream."""
 
 MOST_TERMS = 32768
 """One row of so many terms is kept in a program's registers; longer ones are not."""
 
-FEW_ROWS = 64
-"""Up to so many rows W's traffic is what counts, and blocks of x are as high as it has rows."""
-
-GATED_ROWS = 128
+GATED_ROWS = 64
 """Up to so many rows silu(gate) * up is computed where the product is; beyond, a kernel of its own costs less."""
 
-CUTLASS_ROWS = 128
+CUTLASS_ROWS = 64
 """Products with more rows are CUTLASS's, where it is built."""
+
+BUSY = 0.7
+"""Sums are cut until there are programs for this share of the multiprocessors."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,9 @@ class Product:
 class Tiling:
     """kernel: "gemv" (one row), "dot" (any), both in Triton, or "cutlass" (rows of x rounded before it).
     block_m: rows of x, block_n: rows of W (gemv: outputs), block_k: terms of a program at a time. warps: of a program.
-    stages: of loads in flight, split: programs that share a sum (dot). programs: at most, on the device (gemv).
-    tile: number of a tile shape (cutlass).
+    dot: stages: of loads in flight, split: programs that share a sum, lines: of 128 bytes of each row of W that are
+    asked for before the kernel ahead has ended, a power of two.
+    gemv: programs: at most, on the device. cutlass: tile: number of a tile shape.
     """
 
     kernel: Literal["gemv", "dot", "cutlass"]
@@ -63,6 +66,7 @@ class Tiling:
     warps: int = 4
     stages: int = 1
     split: int = 1
+    lines: int = 2
     programs: int = 0
     tile: int = 0
 
@@ -73,8 +77,13 @@ def choose(product: Product, rows: int, gpu: GPU, *, cutlass: bool) -> Tiling:
         return gemv_tiling(product, gpu)
     if cutlass and rows > CUTLASS_ROWS and product.operation != "gated":
         return Tiling("cutlass", tile=cutlass_tile(product, rows, gpu))
-    if rows <= FEW_ROWS:
-        return dot_tiling(product, gpu, block_m=max(16, bucket(rows)), block_n=64, block_k=128, stages=5)
+    if rows <= 128:
+        # What counts is W's traffic. Two blocks of 64 rows find it in the second-level cache.
+        deep = rows <= 16 or product.in_features >= 8192
+        return dot_tiling(
+            product, gpu, block_m=min(64, max(16, bucket(rows))), block_n=64, block_k=256 if deep else 128,
+            stages=3 if deep else 5, rows=rows,
+        )  # fmt: skip
     many = rows > 512 and gpu.capability[0] >= 9
     return dot_tiling(
         product, gpu, block_m=256 if many else 128, block_n=128, block_k=128, stages=4, warps=8, rows=rows
@@ -82,18 +91,14 @@ def choose(product: Product, rows: int, gpu: GPU, *, cutlass: bool) -> Tiling:
 
 
 def gemv_tiling(product: Product, gpu: GPU) -> Tiling:
-    """For one row: as many programs as are resident at once, each with up to ten kilobytes of W in flight and as many
-    on their way, and about the same number of rows of W."""
-    words, programs = bucket(-(-product.in_features // 4)), 4 * gpu.processors
-    most = max(1, min(8, (2048 if product.operation == "gated" else 4096) // words))
-    sizes = [size for size in (8, 4, 2, 1) if size <= most]
-
-    def busy(size: int) -> float:
-        turns = product.out_features / size / programs
-        return turns / -(-turns // 1)
-
-    block_n = next((size for size in sizes if busy(size) >= 0.9), max(sizes, key=busy))
-    return Tiling("gemv", block_n=block_n, warps=max(4, min(16, words // 128)), programs=programs)
+    """For one row: programs that stay, with some kilobytes of W in flight and as many on their way."""
+    words = bucket(-(-product.in_features // 4))
+    warps = max(4, min(16, words // 512))
+    if product.operation == "gated":
+        # Two rows of W an output.
+        return Tiling("gemv", block_n=max(1, min(2, 1024 // words)), warps=warps, programs=8 * gpu.processors)
+    programs = (4 if words <= 1024 else 2) * gpu.processors
+    return Tiling("gemv", block_n=max(1, min(8, 16384 // words)), warps=warps, programs=programs)
 
 
 def dot_tiling(
@@ -110,17 +115,29 @@ def dot_tiling(
     """Blocks for tensor cores with as many stages as fit, split so that few of them still fill the device."""
     blocks = -(-product.weight_rows // block_n) * -(-rows // block_m)
     steps = -(-product.in_features // block_k)
-    splits = [split for split in (1, 2, 3, 4, 6, 8) if split == 1 or steps >= 2 * split]
-    split = min(splits, key=lambda split: abs(blocks * split - gpu.processors))
+    splits = [split for split in (1, 2, 4, 8) if split == 1 or steps >= 2 * split]
+    split = next((split for split in splits if blocks * split >= BUSY * gpu.processors), splits[-1])
     # Half a kilobyte is the compiler's.
     fitting = (gpu.shared_memory - 512) // (block_k * (block_m + block_n))
-    return Tiling("dot", block_m, block_n, block_k, warps, max(1, min(stages, fitting)), split)
+    lines = bucket(-(-steps // split) * block_k // 128) if rows <= 128 else 2
+    return Tiling("dot", block_m, block_n, block_k, warps, max(1, min(stages, fitting)), split, lines)
 
 
 def cutlass_tile(product: Product, rows: int, gpu: GPU) -> int:
-    """The number of a tile shape (:mod:`~pymllm_quant_w8a8_cutlass.tiles`): the larger where it fills the device."""
-    m, n = 128, 256
-    return 2 if -(-rows // m) * -(-product.weight_rows // n) >= gpu.processors else 1
+    """The number of a tile shape in :mod:`~pymllm_quant_w8a8_cutlass.tiles`."""
+    tiles = TILES[gpu.capability]
+
+    def fills(number: int) -> bool:
+        tile = tiles[number]
+        return -(-rows // tile.m) * -(-product.weight_rows // tile.n) >= gpu.processors
+
+    if gpu.capability != (9, 0):
+        return max((number for number in range(len(tiles)) if fills(number)), default=0)
+    if rows <= 512 or not fills(1):
+        return 0
+    if rows <= 3072:
+        return 1
+    return 2 if product.weight_rows >= 4096 or not fills(3) else 3
 
 
 def bucket(rows: int) -> int:

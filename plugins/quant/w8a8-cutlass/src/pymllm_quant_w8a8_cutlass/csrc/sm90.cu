@@ -1,7 +1,7 @@
 // Hopper: wgmma fed by TMA, with the scales, the bias and the residual in the epilogue's visitor tree.
 //
 // Of a tile: W8A8_M, W8A8_N: rows of x and of w; W8A8_CLUSTER: programs, along m, that share w; W8A8_PINGPONG: 1 if the
-// two consumer groups take turns with a tile each, 0 if they share one; W8A8_STREAM_K: 1 to cut sums among programs.
+// two consumer groups take turns with a tile each, 0 if they share one.
 #include "w8a8.h"
 
 #include "cute/tensor.hpp"
@@ -31,7 +31,6 @@ using MainloopSchedule = conditional_t<W8A8_PINGPONG, cutlass::gemm::KernelTmaWa
                                        cutlass::gemm::KernelTmaWarpSpecializedCooperative>;
 using EpilogueSchedule = conditional_t<W8A8_PINGPONG, cutlass::epilogue::TmaWarpSpecialized,
                                        cutlass::epilogue::TmaWarpSpecializedCooperative>;
-using Scheduler = conditional_t<W8A8_STREAM_K, cutlass::gemm::StreamKScheduler, void>;
 
 using XScale = fusion::Sm90ColBroadcast<0, Tile, float, float, Stride<_1, _0, _0>>;
 using WScale = fusion::Sm90RowBroadcast<0, Tile, float, float, Stride<_0, _1, _0>>;
@@ -54,7 +53,7 @@ using Stages = cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int
 using Mainloop = typename cutlass::gemm::collective::CollectiveBuilder<
     cutlass::arch::Sm90, Tensor, int8_t, Row, kAlignInteger, int8_t, Column, kAlignInteger, int32_t, Tile, Cluster,
     Stages, MainloopSchedule>::CollectiveOp;
-using Kernel = cutlass::gemm::kernel::GemmUniversal<Shape<int, int, int, int>, Mainloop, Epilogue, Scheduler>;
+using Kernel = cutlass::gemm::kernel::GemmUniversal<Shape<int, int, int, int>, Mainloop, Epilogue>;
 using Gemm = cutlass::gemm::device::GemmUniversalAdapter<Kernel>;
 
 // The strides of a matrix whose rows lie one after another.
