@@ -146,10 +146,7 @@ def candidates(product: Product, rows: int, gpu: GPU, tiles: int, search: bool) 
             block = {"block_m": block_m, "block_n": block_n, "block_k": block_k}
             usual = dot_tiling(product, gpu, **block, stages=stages, warps=warps, rows=rows)
             steps = -(-product.in_features // block_k)
-            for split in (1, 2, 4, 8):
-                share = bucket(-(-steps // split) * block_k // 128)
-                if 2 * split <= steps or split == 1:
-                    yield from (replace(usual, split=split, lines=lines) for lines in dict.fromkeys((2, 8, share)))
+            yield from (replace(usual, split=split) for split in (1, 2, 4, 8) if 2 * split <= steps or split == 1)
 
 
 def compile_one(job: tuple[str, int, str, Tiling]) -> None:

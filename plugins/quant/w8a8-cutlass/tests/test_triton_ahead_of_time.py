@@ -18,7 +18,7 @@ GEMV: dict[str, Any] = {"x": BF16, "weight": I32, "weight_scale": F32, "out": BF
 DOT: dict[str, Any] = {
     "x": I8, "x_scale": F32, "weight": I8, "weight_scale": F32, "out": BF16, "rows": "i32", "N": "i32",
 }  # fmt: skip
-TILE = {"M": 16, "BLOCK_N": 64, "BLOCK_K": 128, "SPLIT": 1, "STAGES": 3, "LINES": 8, "GATED": False, "GROUP": 8}
+TILE = {"M": 16, "BLOCK_N": 64, "BLOCK_K": 128, "SPLIT": 1, "STAGES": 3, "GATED": False, "GROUP": 8}
 
 CASES = {
     "rows": ("rows_triton", "quantize_kernel", ROWS, {"SIZE": 4096, "BLOCK": 4096, "ROWS": 1, "GATED": False}),

@@ -54,9 +54,8 @@ class Product:
 class Tiling:
     """kernel: "gemv" (one row), "dot" (any), both in Triton, or "cutlass" (rows of x rounded before it).
     block_m: rows of x, block_n: rows of W (gemv: outputs), block_k: terms of a program at a time. warps: of a program.
-    dot: stages: of loads in flight, split: programs that share a sum, lines: of 128 bytes of each row of W that are
-    asked for before the kernel ahead has ended, a power of two.
-    gemv: programs: at most, on the device. cutlass: tile: number of a tile shape.
+    stages: of loads in flight, split: programs that share a sum (dot). programs: at most, on the device (gemv).
+    tile: number of a tile shape (cutlass).
     """
 
     kernel: Literal["gemv", "dot", "cutlass"]
@@ -66,7 +65,6 @@ class Tiling:
     warps: int = 4
     stages: int = 1
     split: int = 1
-    lines: int = 2
     programs: int = 0
     tile: int = 0
 
@@ -119,8 +117,7 @@ def dot_tiling(
     split = next((split for split in splits if blocks * split >= BUSY * gpu.processors), splits[-1])
     # Half a kilobyte is the compiler's.
     fitting = (gpu.shared_memory - 512) // (block_k * (block_m + block_n))
-    lines = bucket(-(-steps // split) * block_k // 128) if rows <= 128 else 2
-    return Tiling("dot", block_m, block_n, block_k, warps, max(1, min(stages, fitting)), split, lines)
+    return Tiling("dot", block_m, block_n, block_k, warps, max(1, min(stages, fitting)), split)
 
 
 def cutlass_tile(product: Product, rows: int, gpu: GPU) -> int:

@@ -47,7 +47,6 @@ def dot_kernel(
     BLOCK_K: tl.constexpr,
     SPLIT: tl.constexpr,
     STAGES: tl.constexpr,
-    LINES: tl.constexpr,
     GROUP: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -72,8 +71,9 @@ def dot_kernel(
     SHARE: tl.constexpr = (STEPS + SPLIT - 1) // SPLIT
     first = cut * SHARE
     if PDL:
-        # The first cache lines of each row, while the kernel ahead runs.
-        line = tl.minimum(first * BLOCK_K + tl.arange(0, LINES) * 128, K - 1)
+        # The first 256 bytes of each row, in cache lines, while the kernel ahead runs. More of them cost it more than
+        # they gain.
+        line = tl.minimum(first * BLOCK_K + tl.arange(0, 2) * 128, K - 1)
         prefetch(weight + row[:, None] * K + line[None, :])
     wait(PDL)
 
@@ -160,7 +160,6 @@ def launch_dot(
         BLOCK_K=tiling.block_k,
         SPLIT=tiling.split,
         STAGES=tiling.stages,
-        LINES=tiling.lines,
         GROUP=GROUP,
         num_warps=tiling.warps,
         **launch_options(x.device),
