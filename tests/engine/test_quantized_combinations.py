@@ -15,6 +15,7 @@ import pytest
 
 from engines import clear_answers, greedy, run, start, tokens
 from pymllm.engine.messages import TokenOutput
+from pymllm.errors import PymllmError
 from pymllm.testing.tiny import make_tiny_checkpoint
 
 COUNT = 8
@@ -102,3 +103,25 @@ def test_both_settings_are_read(tiny_qwen3, prompts, settings, plain) -> None:
             client.close()
         first = [[one[0].logprobs[0].logprob for one in outputs] for outputs in (found, plain)]
         assert (first[0] == first[1]) == (less == settings), f"case {index}"
+
+
+W8A8_CUTLASS = {**WEIGHTS["w8a8"], "quant.kernels": "cutlass"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"attention.kv_dtype": "int3"}, r"attention\.kv_dtype: expected one of auto, bf16, fp8, int8, int4"),
+        (
+            {"attention.plugin": "triton", "attention.kv_dtype": "int8", **WEIGHTS["w4a16"]},
+            "attention plugin 'triton' cannot serve this model here: runs on cuda, not on cpu",
+        ),
+        ({"attention.kv_dtype": "int4", **W8A8_CUTLASS}, r"quant\.kernels is cutlass, but this engine is on a CPU"),
+        ({"attention.kv_dtype": "int4", "quant.plugin": "w4a16"}, r"set quant\.online to true"),
+    ],
+    ids=["a dtype", "a backend elsewhere", "kernels elsewhere", "weights in full precision"],
+)
+def test_what_cannot_work_is_refused_by_name(tiny_qwen3, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(PymllmError, match=message) as caught:
+        start(tiny_qwen3, options)
+    assert "\n" not in str(caught.value)

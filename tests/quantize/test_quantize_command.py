@@ -72,3 +72,26 @@ def test_what_has_no_effect_or_is_not_there(original: Path, tmp_path: Path, caps
     assert main(["quantize", f"model.path={original}", "--output", str(tmp_path / "out"), *options]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_w8a8_moves_part_of_a_spike_into_the_next_weight(tmp_path: Path) -> None:
+    """What down_proj reads in one channel is 256 times as large: it becomes 64 times as large, of powers of 1/4."""
+    from safetensors.torch import load_file, save_file
+
+    spiky = make_tiny_checkpoint(tmp_path / "spiky", "qwen3", hidden_size=128, head_dim=32)
+    before = load_file(spiky / "model.safetensors")
+    before["model.layers.1.mlp.up_proj.weight"][5] *= 256
+    save_file(before, spiky / "model.safetensors", {"format": "pt"})
+    after = load_file(
+        quantized(spiky, tmp_path / "out", "w8a8", "--samples", "2", "--seqlen", "256") / "model.safetensors"
+    )
+
+    def growth(name: str, dim: int) -> float:
+        """How many times as much as others a column (dim 0) or row (dim 1) grew."""
+        name = f"model.layers.1.mlp.{name}"
+        made = (after[f"{name}.weight"] * after[f"{name}.weight_scale"]).norm(dim=dim)
+        grown = made / before[f"{name}.weight"].norm(dim=dim)
+        return float(grown[5] / grown.median())
+
+    assert growth("down_proj", 0) == pytest.approx(4, rel=0.2)
+    assert growth("up_proj", 1) < 1 / 3  # 1 / 4, times what the norm before it took of its columns

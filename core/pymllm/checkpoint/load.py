@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import zlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pymllm.checkpoint.base import Checkpoint
@@ -24,8 +25,8 @@ def load_weights(checkpoint: Checkpoint, weights: WeightMap, *, progress: bool) 
     """Read every tensor of ``checkpoint`` into its binding in ``weights``.
 
     Names and shapes are compared before the first weight is read. Raises CheckpointError that lists the
-    tensors nothing takes, the bindings nothing fills, and the shapes that differ. ``progress`` shows a
-    bar of elements on standard error.
+    tensors nothing takes, the bindings nothing fills, and the shapes that differ, or the layers that are quantized and
+    that the quantization method refused. ``progress`` shows a bar of elements on standard error.
     """
     from tqdm import tqdm
 
@@ -43,6 +44,7 @@ def load_weights(checkpoint: Checkpoint, weights: WeightMap, *, progress: bool) 
 
 def _check(checkpoint: Checkpoint, weights: WeightMap, shapes: dict[str, tuple[int, ...]]) -> None:
     unknown = [name for name in shapes if name not in weights and not weights.ignored(name)]
+    _check_refused(checkpoint, weights, unknown)
     missing = [name for name in weights if name not in shapes]
     other = []
     for name, shape in shapes.items():
@@ -61,11 +63,29 @@ def _check(checkpoint: Checkpoint, weights: WeightMap, shapes: dict[str, tuple[i
         )
 
 
-def _listed(names: list[str], what: str) -> list[str]:
-    if not names:
-        return []
+def _check_refused(checkpoint: Checkpoint, weights: WeightMap, unknown: Sequence[str]) -> None:
+    """Layers that the quantization method refused have tensors that nothing takes: these are quantized all the same."""
+    refused: dict[str, dict[str, None]] = {}
+    for name in unknown:
+        reason = weights.refusal(name)
+        if reason is not None:
+            refused.setdefault(reason, {})[name.rpartition(".")[0]] = None
+    if refused:
+        told = "; ".join(f"{reason}: {_cut(list(modules))}" for reason, modules in refused.items())
+        raise CheckpointError(
+            f"the quant plugin cannot serve layers that are quantized in checkpoint {checkpoint.name}: {told}; "
+            "set quant.plugin to one that can (see 'pymllm plugins'), or use a checkpoint that keeps these layers in "
+            "full precision"
+        )
+
+
+def _listed(names: Sequence[str], what: str) -> list[str]:
+    return [f"{len(names)} {what}: {_cut(names)}"] if names else []
+
+
+def _cut(names: Sequence[str]) -> str:
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return [f"{len(names)} {what}: {', '.join(names[:_LISTED])}{more}"]
+    return ", ".join(names[:_LISTED]) + more
 
 
 def fill_random(

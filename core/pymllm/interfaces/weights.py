@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -53,6 +53,7 @@ class WeightMap:
     def __init__(self) -> None:
         self._bindings: dict[str, Binding] = {}
         self._ignored: list[re.Pattern[str]] = []
+        self._refusals: dict[str, str] = {}
 
     def bind(self, name: str, destination: Tensor) -> None:
         """Copy the tensor ``name`` (cast to the destination's dtype) into ``destination``, a parameter or
@@ -83,6 +84,15 @@ class WeightMap:
     def ignored(self, name: str) -> bool:
         """Whether ``name`` matches an ignored pattern."""
         return any(pattern.fullmatch(name) for pattern in self._ignored)
+
+    def refuse(self, modules: Iterable[str], reason: str) -> None:
+        """The quantization method cannot serve these modules: they are bound in full precision, and where the
+        checkpoint has them otherwise the reason is told."""
+        self._refusals.update(dict.fromkeys(modules, reason))
+
+    def refusal(self, name: str) -> str | None:
+        """Why the module of the tensor ``name`` is bound in full precision; None: it was not refused."""
+        return self._refusals.get(name.rpartition(".")[0])
 
     def get(self, name: str) -> Binding | None:
         """The binding of ``name``, or None."""

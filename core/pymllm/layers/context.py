@@ -82,7 +82,8 @@ class BuildContext:
         parallel: Literal["column", "row", "replicated"] = "replicated",
     ) -> Linear:
         """A linear layer of the quantization method; several names make one fused projection with one width
-        each. A layer that the method refuses becomes full precision, and a warning names it and the reason."""
+        each. A layer that the method refuses becomes full precision, and a warning names it and the reason; so does
+        the error of a checkpoint that has it quantized."""
         spec = LinearSpec(
             names=tuple(self.name(name) for name in ((names,) if isinstance(names, str) else names)),
             in_features=in_features,
@@ -101,6 +102,7 @@ class BuildContext:
         except Unsupported as reason:
             logger.warning("%s: served in full precision, %s", " + ".join(spec.names), reason)
             layer = FullPrecision().linear(spec, self.weights)
+            self.weights.refuse(spec.names, str(reason))
         layer.spec = spec
         return layer
 

@@ -29,7 +29,9 @@ class SampleSet:
         count: int,
     ) -> None:
         """Raises ConfigError for pictures that the model does not take."""
-        self._checkpoint, self._tokenizer, self._compression = checkpoint, tokenizer, compression
+        # The checkpoint may have a file mapped into memory, and llmcompressor copies its dataset.
+        self._folder, self._config = checkpoint.path, checkpoint.config
+        self._tokenizer, self._compression = tokenizer, compression
         texts = [sample for sample in samples if isinstance(sample, str)]
         chats = [sample for sample in samples if not isinstance(sample, str)]
         items: list[list[int] | Messages] = []
@@ -54,8 +56,7 @@ class SampleSet:
             return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         messages: Any = item
         if self._compression.sample is not None:
-            folder = self._checkpoint.path
-            return self._compression.sample(folder, self._checkpoint.config, self._tokenizer, _decoded(messages))
+            return self._compression.sample(self._folder, self._config, self._tokenizer, _decoded(messages))
         text = self._tokenizer.apply_chat_template(messages, tokenize=False)
         return dict(self._tokenizer(text, return_tensors="pt", add_special_tokens=False))
 

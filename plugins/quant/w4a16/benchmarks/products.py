@@ -1,8 +1,8 @@
 """Times of products with 4-bit weights on the GPU at hand, beside cuBLAS in bfloat16, for the layers of Qwen3-4B.
 
 ``python products.py`` prints the chosen tiling, the library path and bfloat16; ``--sweep`` tries others too and prints
-the best as entries of ``tilings.json``, which ``--write`` puts there. Weights come from memory, not from a cache: calls
-rotate over copies that no cache holds.
+the best as entries of ``tilings.json``, which ``--write`` puts there, or into a file that it names. Weights come from
+memory, not from a cache: calls rotate over copies that no cache holds.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import cached_property
 from itertools import product
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -23,7 +26,20 @@ from pymllm.layers.kernels import LIBRARY as WHOLE
 from pymllm.layers.kernels import product as whole_product
 from pymllm_quant_w4a16.layout import Weight4
 from pymllm_quant_w4a16.products import KernelProducts, Neighbours, Scratch, describe
-from pymllm_quant_w4a16.tiling import LIBRARY, TABLE, Operation, Product, Tiling, bucket, choose, fitting, load_table
+from pymllm_quant_w4a16.tiling import (
+    LIBRARY,
+    MOST_ROWS,
+    TABLE,
+    Operation,
+    Product,
+    Tiling,
+    bucket,
+    choose,
+    fitting,
+    gemv_tiling,
+    load_table,
+    split_for,
+)
 
 SHAPES: dict[str, tuple[Operation, int, int]] = {
     "qkv": ("norm", 6144, 2560),
@@ -37,81 +53,158 @@ FRESH_BYTES = 256 << 20
 """Of copies of a weight: more than any L2 cache holds."""
 
 
-@dataclass
-class Bench:
-    """One layer with some rows of x. symmetric: without zero points."""
+GEMV = [
+    (2, 4, 2, 2, 0),
+    (2, 4, 2, 3, 0),
+    (2, 4, 2, 5, 0),
+    (1, 4, 2, 5, 0),
+    (4, 4, 2, 2, 0),
+    (2, 8, 2, 5, 0),
+    (1, 8, 2, 5, 0),
+    (1, 8, 4, 3, 0),
+    (2, 8, 4, 3, 0),
+    (2, 4, 1, 3, 0),
+    (1, 4, 4, 3, 2),
+    (1, 8, 4, 3, 1),
+    (1, 4, 16, 3, 0),
+    (2, 4, 16, 2, 0),
+    (2, 4, 16, 3, 0),
+    (4, 4, 16, 1, 0),
+    (4, 4, 16, 2, 0),
+    (8, 4, 16, 1, 0),
+    (2, 2, 8, 5, 0),
+    (4, 2, 8, 2, 0),
+    (4, 2, 8, 3, 0),
+    (8, 2, 8, 2, 0),
+    (2, 16, 8, 2, 0),
+]
+"""To try for one row: outputs of a thread, warps, blocks at a time, stages, and persistent programs of a
+multiprocessor."""
+FEW = [(8, 16, 1, 4), (8, 32, 2, 3), (8, 32, 2, 4), (8, 64, 4, 3)]
+"""Up to 16 rows of x: rows of x and W of a program, warps, and stages."""
+SOME = [(16, 64, 4, 3), (16, 32, 2, 3), (16, 64, 4, 2), (16, 128, 8, 3)]
+MANY = [
+    Tiling("dot", 64, 64, 4, 2, terms=128),
+    Tiling("dot", 64, 64, 4, 3, terms=128),
+    Tiling("dot", 64, 64, 4, 3, terms=128, whole=True),
+    Tiling("dot", 64, 128, 8, 2, terms=128),
+    Tiling("dot", 64, 128, 8, 2, terms=64, whole=True, registers=128),
+    Tiling("dot", 64, 128, 8, 2, terms=256, whole=True),
+    Tiling("dot", 128, 64, 4, 2, terms=128, whole=True),
+    Tiling("dot", 128, 128, 8, 2, terms=128, whole=True),
+    Tiling("dot", 128, 128, 8, 2, terms=256, whole=True),
+    Tiling("dot", 128, 128, 8, 2, terms=32, step=128, whole=True, registers=128),
+]
+"""More than 32 rows of x."""
 
-    name: str
-    rows: int
-    group: int
-    symmetric: bool
 
-    def __post_init__(self) -> None:
-        self.operation, self.height, self.terms = SHAPES[self.name]
+class Layer:
+    """Copies of a layer's weight, random, which all numbers of rows share. symmetric: without zero points."""
+
+    def __init__(self, name: str, group: int, symmetric: bool, copies: int | None = None) -> None:
+        self.name, self.group, self.symmetric, self._copies = name, group, symmetric, copies
+        self.operation, self.height, self.terms = SHAPES[name]
         self.device = torch.device("cuda")
         self.gpu = describe(self.device)
-        self.x = torch.randn(self.rows, self.terms, device=self.device, dtype=torch.bfloat16)
         self.scratch = Scratch(self.device, torch.bfloat16)
         self.scratch.reserve(self.height * self.terms)
-        self.norm = RMSNorm(self.terms, 1e-6, dtype=torch.bfloat16, device=self.device)
-        self.norm.weight.data.fill_(1)
-        self.width = self.height // 2 if self.operation == "gated" else self.height
+        self.item = Product(self.operation, self.height, self.terms)
 
-    def weight(self) -> Weight4:
-        """A random one."""
+    @cached_property
+    def products(self) -> list[KernelProducts]:
+        """Of each copy."""
+        copies = self._copies or max(2, min(40, FRESH_BYTES // self.weight_bytes))
+        return [KernelProducts(self._weight(), self.scratch, self.gpu) for _ in range(copies)]
+
+    @cached_property
+    def whole(self) -> list[Tensor]:
+        """Copies in bfloat16."""
+        copies = max(2, min(10, FRESH_BYTES // (self.height * self.terms * 2)))
+        shape = (self.height, self.terms)
+        return [torch.randn(shape, device=self.device, dtype=torch.bfloat16) for _ in range(copies)]
+
+    def _weight(self) -> Weight4:
         words = torch.randint(-(2**31), 2**31 - 1, (self.height, self.terms // 8), device=self.device)
         groups = self.terms // self.group
         scales = torch.rand(self.height, groups, device=self.device).add_(0.5).mul_(0.01).to(torch.bfloat16)
         zeros = None if self.symmetric else torch.full_like(scales, 7, dtype=torch.uint8)
-        return Weight4(words.to(torch.int32), scales, zeros, self.terms, self.group)
+        return Weight4.of(words.to(torch.int32), scales, zeros, self.terms, self.group)
 
     @property
     def weight_bytes(self) -> int:
         """Read of a weight."""
-        return self.height * (self.terms // 2 + self.terms // self.group * (2 if self.symmetric else 3))
+        return self.height * (self.terms // 2 + self.terms // self.group * 4)
+
+
+class Bench:
+    """One layer with some rows of x."""
+
+    def __init__(self, layer: Layer, rows: int) -> None:
+        self.layer, self.rows = layer, rows
+        self.x = torch.randn(rows, layer.terms, device=layer.device, dtype=torch.bfloat16)
+        self.norm = RMSNorm(layer.terms, 1e-6, dtype=torch.bfloat16, device=layer.device)
+        self.norm.weight.data.fill_(1)
 
     def neighbours(self) -> Neighbours:
         """Of the product; the residual is overwritten."""
-        if self.operation == "onto":
-            residual = torch.randn(self.rows, self.width, device=self.device, dtype=torch.bfloat16)
-            return Neighbours(residual=residual)
-        return Neighbours(self.norm, gated=self.operation == "gated")
+        if self.layer.operation == "onto":
+            return Neighbours(residual=torch.randn(self.rows, self.layer.height, device=self.x.device).bfloat16())
+        return Neighbours(self.norm, gated=self.layer.operation == "gated")
+
+    def run(self, tiling: Tiling) -> None:
+        """Once."""
+        self.layer.products[0].run(tiling, self.x, None, self.neighbours())
 
     def time(self, tiling: Tiling) -> float:
         """Microseconds of a product."""
-        copies = max(2, min(40, FRESH_BYTES // self.weight_bytes))
-        layers = [KernelProducts(self.weight(), self.scratch, self.gpu) for _ in range(copies)]
         around = self.neighbours()
-        return timed([lambda layer=layer: layer.run(tiling, self.x, None, around) for layer in layers])  # type: ignore[misc]
+        calls = [lambda each=each: each.run(tiling, self.x, None, around) for each in self.layer.products]
+        return timed(calls)  # type: ignore[arg-type]
 
     def time_whole(self) -> float:
         """Microseconds of a product by cuBLAS in bfloat16, with kernels of their own around it."""
-        copies = max(2, min(10, FRESH_BYTES // (self.height * self.terms * 2)))
         around = self.neighbours()
+        norm = None if around.norm is None else around.norm.weight
 
         def run(weight: Tensor) -> Tensor:
-            norm = None if around.norm is None else around.norm.weight
             return whole_product(
                 WHOLE, self.x, weight, norm_weight=norm, eps=1e-6, gated=around.gated, residual=around.residual
             )
 
-        shape = (self.height, self.terms)
-        weights = [torch.randn(shape, device=self.device, dtype=torch.bfloat16) for _ in range(copies)]
-        return timed([lambda weight=weight: run(weight) for weight in weights])  # type: ignore[misc]
+        return timed([lambda weight=weight: run(weight) for weight in self.layer.whole])  # type: ignore[misc]
 
-    def candidates(self, stages: list[int]) -> list[Tiling]:
+    def candidates(self) -> list[Tiling]:
         """Tilings worth a try, that fit."""
-        if self.rows > 512:
-            return []
-        block_m = max(8, min(bucket(self.rows), 128))
-        steps = -(-self.terms // 256)
-        shapes = [(16, 1), (32, 2), (64, 4)] if self.rows <= 16 else [(64, 4), (128, 4), (128, 8)]
-        splits = [split for split in (1, 2, 3, 4, 5, 6, 8) if split <= steps] if self.rows <= 128 else [1]
-        tilings = [
-            Tiling("dot", block_m, block_n, warps, depth, split)
-            for (block_n, warps), depth, split in product(shapes, stages, splits)
+        found = self._one_row() if self.rows == 1 else self._dots() if self.rows <= MOST_ROWS else []
+        return [tiling for tiling in dict.fromkeys(found) if fitting(tiling, self.layer.gpu) == tiling]
+
+    def _one_row(self) -> list[Tiling]:
+        """Without those that do much for nothing, or whose code is too long."""
+        found = []
+        for each, warps, chunk, stages, persistent in GEMV:
+            steps = -(-self.layer.terms // (256 * chunk))
+            if steps <= 12 and steps * chunk * 256 <= 1.3 * self.layer.terms:
+                programs = persistent * self.layer.gpu.processors
+                found.append(gemv_tiling(each, warps=warps, chunk=chunk, stages=min(stages, steps), programs=programs))
+        return found + [tiling for tiling in self._dots() if not tiling.whole][:10]
+
+    def _dots(self) -> list[Tiling]:
+        """Of each shape, split so as to fill the device with one, two or more programs on each processor."""
+        if self.rows > 32:
+            fills: tuple[int, ...] = (1, 2, 3)
+            plain = [tiling for tiling in MANY if tiling.block_m < 2 * self.rows]
+        else:
+            least = max(8, bucket(self.rows))
+            shapes, fills = (FEW, (2, 4, 8)) if least <= 16 else (SOME, (1, 2, 3, 4))
+            plain = [
+                Tiling("dot", max(block_m, least), block_n, warps, stages, whole=whole, terms=terms)
+                for block_m, block_n, warps, stages in shapes
+                for whole, terms in product((False, True), (32,) if least <= 16 else (32, 128))
+            ]
+        found = [
+            split_for(self.layer.item, self.rows, tiling, self.layer.gpu, fill) for fill in fills for tiling in plain
         ]
-        return [tiling for tiling in tilings if fitting(tiling, self.gpu) == tiling]
+        return list(dict.fromkeys(found))
 
 
 def timed(calls: list[Callable[[], object]], repeats: int = 5) -> float:
@@ -133,39 +226,44 @@ def timed(calls: list[Callable[[], object]], repeats: int = 5) -> float:
     return best * 1000 / len(calls)
 
 
-def compile_one(job: tuple[str, int, int, bool, Tiling]) -> str | None:
+Job = tuple[str, int, int, bool, Tiling]
+"""A layer's name, rows of x, group, whether symmetric, and a tiling."""
+
+
+def compile_one(job: Job) -> str | None:
     """In a process of its own: so that many compile at once, into Triton's cache. Returns what went wrong."""
-    *fields, tiling = job
-    bench = Bench(*fields)
+    name, rows, group, symmetric, tiling = job
     try:
-        KernelProducts(bench.weight(), bench.scratch, bench.gpu).run(tiling, bench.x, None, bench.neighbours())
+        Bench(Layer(name, group, symmetric, copies=1), rows).run(tiling)
         torch.cuda.synchronize()
     except Exception as error:
         return str(error)[:200]
     return None
 
 
-def compile_all(benches: list[Bench], stages: list[int], jobs: int) -> set[tuple[str, int, int, bool, Tiling]]:
-    """Compile what will be timed, and return what can be."""
-    todo = [
-        (bench.name, bench.rows, bench.group, bench.symmetric, tiling)
-        for bench in benches
-        for tiling in bench.candidates(stages)
-    ]
+def compile_all(benches: list[Bench], jobs: int) -> set[tuple[str, Tiling]]:
+    """Compile what will be timed, each once for all numbers of rows, and return what cannot be."""
+    todo: dict[tuple[str, Tiling], Job] = {}
+    for bench in benches:
+        layer = bench.layer
+        for tiling in (*bench.candidates(), choose(layer.item, bench.rows, layer.gpu, {})):
+            job = (layer.name, bench.rows, layer.group, layer.symmetric, tiling)
+            todo.setdefault((layer.name, tiling), job)
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        faults = list(pool.map(compile_one, todo))
-    for job, fault in zip(todo, faults):
+        faults = list(pool.map(compile_one, todo.values(), chunksize=2))
+    for key, fault in zip(todo, faults):
         if fault:
-            print(f"{job}: {fault}")
-    return {job for job, fault in zip(todo, faults) if fault is None}
+            print(f"{key}: {fault}")
+    return {key for key, fault in zip(todo, faults) if fault}
 
 
 def report(bench: Bench, path: str, us: float, tiling: Tiling | None = None) -> None:
     """One line."""
-    flops = 2 * bench.rows * bench.height * bench.terms
-    moved = bench.height * bench.terms * 2 if path == "bf16" else bench.weight_bytes
+    layer = bench.layer
+    flops = 2 * bench.rows * layer.height * layer.terms
+    moved = layer.height * layer.terms * 2 if path == "bf16" else layer.weight_bytes
     told = "" if tiling is None else " ".join(f"{key}={value}" for key, value in asdict(tiling).items())
-    line = f"{bench.name:8} {bench.rows:5} rows  {path:8} {us:9.2f} us {moved / us / 1e3:7.0f} GB/s"
+    line = f"{layer.name:8} {bench.rows:5} rows  {path:8} {us:9.2f} us {moved / us / 1e3:7.0f} GB/s"
     print(f"{line} {flops / us / 1e6:7.1f} TFLOP/s  {told}", flush=True)
 
 
@@ -176,35 +274,44 @@ def main() -> None:
     parser.add_argument("--group", type=int, default=128)
     parser.add_argument("--symmetric", action="store_true")
     parser.add_argument("--sweep", action="store_true", help="try other tilings too")
-    parser.add_argument("--stages", type=int, nargs="+", default=[3], help="of loads in flight, to try")
-    parser.add_argument("--write", action="store_true", help="put the best into tilings.json")
-    parser.add_argument("--jobs", type=int, default=12, help="processes that compile")
+    parser.add_argument("--write", nargs="?", type=Path, const=TABLE, help="put the best into a table, tilings.json")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes that compile")
     given = parser.parse_args()
 
-    benches = [Bench(name, rows, given.group, given.symmetric) for name, rows in product(given.layers, given.rows)]
-    ready = compile_all(benches, given.stages, given.jobs) if given.sweep else set()
-    best: dict[str, Tiling] = {}
-    for bench in benches:
-        item = Product(bench.operation, bench.height, bench.terms)
-        chosen = choose(item, bench.rows, bench.gpu, load_table(bench.gpu.name))
-        times = {LIBRARY: bench.time(LIBRARY), chosen: bench.time(chosen)}
-        report(bench, "bf16", bench.time_whole())
-        report(bench, "library", times[LIBRARY])
-        report(bench, "chosen", times[chosen], chosen)
-        for *fields, tiling in ready:
-            if fields == [bench.name, bench.rows, bench.group, bench.symmetric]:
-                times[tiling] = bench.time(tiling)
-        for tiling in sorted(times, key=lambda tiling: times[tiling])[: 3 if given.sweep else 0]:
-            report(bench, "best", times[tiling], tiling)
-        best[item.key(bench.rows)] = min(times, key=lambda tiling: times[tiling])
+    layers = [Layer(name, given.group, given.symmetric) for name in given.layers]
+    benches = [Bench(layer, rows) for layer, rows in product(layers, given.rows)]
+    faulty = compile_all(benches, given.jobs) if given.sweep else set()
+    best = {bench.layer.item.key(bench.rows): measure(bench, given.sweep, faulty) for bench in benches}
     entries = {key: asdict(tiling) for key, tiling in best.items()}
     gpu = describe(torch.device("cuda")).name
     if given.write:
         table = json.loads(TABLE.read_text())
         table[gpu] = {**table.get(gpu, {}), **entries}
-        TABLE.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")
+        given.write.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")
     elif given.sweep:
         print(json.dumps({gpu: entries}, indent=1))
+
+
+def measure(bench: Bench, sweep: bool, faulty: set[tuple[str, Tiling]]) -> Tiling:
+    """Time a product in all its ways, report the best, and return the very best. faulty: layers and tilings that
+    cannot run."""
+    layer = bench.layer
+    chosen = choose(layer.item, bench.rows, layer.gpu, load_table(layer.gpu.name))
+    times = {LIBRARY: bench.time(LIBRARY), chosen: bench.time(chosen)}
+    report(bench, "bf16", bench.time_whole())
+    report(bench, "library", times[LIBRARY])
+    report(bench, "chosen", times[chosen], chosen)
+    if sweep:
+        found = [tiling for tiling in bench.candidates() if (layer.name, tiling) not in faulty]
+        times |= {tiling: bench.time(tiling) for tiling in found}
+        for tiling in sorted(times, key=times.__getitem__)[:4]:
+            report(bench, "best", times[tiling], tiling)
+        for kind in [True, False]:
+            of_kind = [tiling for tiling in found if tiling.kernel == "dot" and tiling.whole == kind]
+            if of_kind:
+                tiling = min(of_kind, key=times.__getitem__)
+                report(bench, "scaled W" if kind else "sums", times[tiling], tiling)
+    return min(times, key=times.__getitem__)
 
 
 if __name__ == "__main__":

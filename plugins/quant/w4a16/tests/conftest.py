@@ -24,7 +24,8 @@ def interpreted() -> Callable[[str], ModuleType]:
         del sys.modules[name]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")
-        modules = {name: importlib.import_module(OURS + name) for name in ("dot_triton", "dequantize_triton")}
+        names = ("dot_triton", "gemv_triton", "dequantize_triton")
+        modules = {name: importlib.import_module(OURS + name) for name in names}
     for name in [name for name in sys.modules if _defines_kernels(name)]:
         del sys.modules[name]
     sys.modules.update(compiled)

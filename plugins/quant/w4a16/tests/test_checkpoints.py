@@ -6,13 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import compressed_tensors
 import numpy as np
 import pytest
 import torch
-from compressed_tensors.compressors import BaseCompressor
-from compressed_tensors.quantization import QuantizationScheme
-from compressed_tensors.quantization.utils import calculate_qparams
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
@@ -87,6 +83,11 @@ def write(folder: Path, tensors: dict[str, Tensor], config: dict[str, Any]) -> P
 )
 def test_compressed_tensors_own_checkpoints(plain: Path, strategy: dict[str, Any], symmetric: bool) -> None:
     """Quantized and packed by the compressed-tensors library, loaded by transformers, which has it unpack them."""
+    compressed_tensors = pytest.importorskip("compressed_tensors")
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.quantization import QuantizationScheme
+    from compressed_tensors.quantization.utils import calculate_qparams
+
     args = {"num_bits": 4, "type": "int", "symmetric": symmetric, **strategy}
     scheme = QuantizationScheme(targets=["Linear"], weights=args)
     compressor = BaseCompressor.get_value_from_registry("pack-quantized")

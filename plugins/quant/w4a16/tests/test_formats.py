@@ -297,23 +297,36 @@ def test_the_layout_is_what_it_says(terms: int) -> None:
     assert np.array_equal(unpack(packed, terms).numpy(), codes)
 
 
-@pytest.mark.parametrize(
-    "value, kept", [(0.1, torch.bfloat16), (2.0**-20, torch.bfloat16), (1 + 2.0**-9, torch.float16)]
-)
-def test_scales_are_kept_exactly(value: float, kept: torch.dtype) -> None:
-    from pymllm_quant_w4a16.linear import narrowed
+@pytest.mark.parametrize("value, inside", [(0.1, True), (2.0**-20, True), (1 + 2.0**-9, True), (1 + 2.0**-20, False)])
+def test_scales_and_zero_points_are_kept_exactly(value: float, inside: bool) -> None:
+    """In one word, where the scale has 16 bits; a scale in full float32 has no room for a zero point."""
+    scales = torch.tensor([[value, 0.5], [0.25, 2.0**-60]])
+    scales[0, 0] = scales[0, 0] if value > 1 else scales[0, 0].bfloat16().float()
+    zeros = torch.tensor([[0, 16], [7, 8]], dtype=torch.uint8)
+    words = torch.zeros(2, 32, dtype=torch.int32)
+    weight = Weight4.of(words, scales, zeros, 256, 128)
+    assert (weight.inside, weight.zeros is None) == (inside, inside)
+    assert torch.equal(weight.scale(slice(0, 2)), scales)
+    assert torch.equal(weight.zero(slice(0, 2)), zeros.float())
+    symmetric = Weight4.of(words, scales, torch.full_like(zeros, 8), 256, 128)
+    assert (symmetric.inside, symmetric.zeros) == (False, None)
+    assert torch.equal(symmetric.scale(slice(1, 2)), scales[1:])
+    assert torch.equal(symmetric.zero(slice(1, 2)), torch.full((1, 2), 8.0))
 
-    scales = torch.tensor([[value]]).to(kept).float()
-    stored = narrowed(scales, torch.bfloat16)
-    assert stored.dtype == kept
-    assert torch.equal(stored.float(), scales)
-    mixed = torch.tensor([[1 + 2.0**-9, 2.0**-60]])
-    assert narrowed(mixed, torch.bfloat16).dtype == torch.float32
+
+def test_scales_know_which_types_hold_them() -> None:
+    def types(*scales: float) -> tuple[bool, bool]:
+        weight = Weight4.of(torch.zeros(1, 64, dtype=torch.int32), torch.tensor([scales]), None, 512, 256)
+        return weight.has_scales_of(torch.bfloat16), weight.has_scales_of(torch.float16)
+
+    assert types(0.5, 0.25) == (True, True)
+    assert types(0.5, 1 + 2.0**-9) == (False, True)
+    assert types(2.0**-60, 1.0) == (True, False)
 
 
 def test_dequantized_rows_are_the_definition() -> None:
     part = Quantized(3, 8, 64, symmetric=False)
-    weight = Weight4(
+    weight = Weight4.of(
         pack(torch.from_numpy(part.codes.astype(np.uint8))),
         torch.from_numpy(part.scales),
         torch.from_numpy(part.zeros.astype(np.uint8)),

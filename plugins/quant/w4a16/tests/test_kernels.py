@@ -49,7 +49,7 @@ class Case:
         zeros = torch.full_like(codes[:, :groups], 8) if symmetric else integers(17, outputs, groups)
         exponents = torch.rand(outputs, groups, generator=generator, device=device) * 2 - 1
         scales = (10.0 ** (exponents * spread) * 0.2 * terms**-0.5).to(dtype)
-        self.weight = Weight4(pack(codes), scales, None if symmetric else zeros, terms, terms // groups)
+        self.weight = Weight4.of(pack(codes), scales, None if symmetric else zeros, terms, terms // groups)
         wide = (codes.double().unflatten(1, (groups, -1)) - zeros.double().unsqueeze(2)) * scales.double().unsqueeze(2)
         self.w = wide.flatten(1)
         self.x = tensor(rows, terms)
@@ -84,17 +84,19 @@ class Case:
         """The product by a kernel alone; the residual is overwritten."""
         out = torch.full_like(self.exact, float("nan"), dtype=self.x.dtype)
         residual = None if self.residual is None else self.residual.clone()
-        kernels.launch_dot(
+        if tiling.kernel == "dot":
+            assert self.norm is None, "a kernel of its own norms more than one row"
+            options["counters"] = self.counters
+        else:
+            options |= {"norm_weight": self.norm, "eps": EPS}
+        getattr(kernels, f"launch_{tiling.kernel}")(
             tiling,
             self.x,
             self.weight,
             out if residual is None else residual,
-            norm_weight=self.norm,
-            eps=EPS,
             bias=self.bias,
             residual=residual,
             gated=self.gated,
-            counters=self.counters,
             **options,
         )
         assert not self.counters.any()
@@ -102,12 +104,20 @@ class Case:
 
 
 SMALL = Tiling("dot", 8, 16, 1, 1)
+ONE_ROW = Tiling("gemv", block_n=8, warps=2, chunk=1)
 SIZES = [
     (SMALL, (1, 24, 256)),
     (SMALL, (5, 21, 320)),
     (Tiling("dot", 16, 32, 2, 1, split=2), (16, 40, 768)),
     (Tiling("dot", 16, 32, 2, 1, split=3), (37, 33, 640)),
-    (Tiling("dot", 64, 32, 2, 1), (64, 17, 512)),
+    (Tiling("dot", 16, 32, 2, 1, whole=True), (16, 40, 768)),
+    (Tiling("dot", 64, 32, 2, 1, split=2, whole=True), (64, 17, 832)),
+    (ONE_ROW, (1, 24, 512)),
+    (Tiling("gemv", block_n=4, warps=4, chunk=2), (1, 21, 832)),
+    (Tiling("gemv", block_n=16, warps=8, chunk=4), (1, 40, 1280)),
+    (Tiling("gemv", block_n=4, warps=4, chunk=1, stages=2, programs=3), (1, 40, 1088)),
+    (Tiling("dot", 16, 32, 2, 1, terms=128, step=128), (5, 40, 640)),
+    (Tiling("dot", 16, 32, 2, 1, split=2, whole=True, terms=256), (16, 40, 768)),
 ]
 """With rows, outputs and terms: none of them need fill a block."""
 
@@ -121,16 +131,15 @@ def test_interpreted_products_are_exact(
     if group == 128 and size[2] % 128:
         size = (*size[:2], size[2] + 64)
     case = Case(size, group, symmetric=symmetric)
-    assert case.largest_error(case.launch(interpreted("dot_triton"), tiling)) < 2e-5
+    assert case.largest_error(case.launch(interpreted(f"{tiling.kernel}_triton"), tiling)) < 2e-5
 
 
 @pytest.mark.parametrize(
     "parts, rows",
     [
-        (("norm",), 1),
         (("gate",), 3),
         (("residual",), 19),
-        (("norm", "gate", "bias"), 1),
+        (("gate", "bias"), 1),
         (("bias", "residual"), 3),
     ],
 )
@@ -142,16 +151,43 @@ def test_interpreted_neighbours_are_exact(
     assert case.error(case.launch(interpreted("dot_triton"), Tiling("dot", 8, 16, split=split))) < 2e-5
 
 
-def test_interpreted_scales_may_differ_by_twelve_powers_of_ten(interpreted: Callable[[str], ModuleType]) -> None:
-    case = Case((3, 24, 512), 32, spread=6)
-    assert case.largest_error(case.launch(interpreted("dot_triton"), SMALL)) < 2e-5
+@pytest.mark.parametrize("parts", [("norm",), ("gate",), ("residual",), ("norm", "gate", "bias"), ("bias", "residual")])
+@pytest.mark.parametrize("terms", [832, 1024])
+def test_interpreted_neighbours_of_one_row_are_exact(
+    interpreted: Callable[[str], ModuleType], parts: tuple[str, ...], terms: int
+) -> None:
+    case = Case((1, 23, terms), 64, parts)
+    assert case.error(case.launch(interpreted("gemv_triton"), Tiling("gemv", block_n=4, warps=4, chunk=2))) < 2e-5
 
 
-def test_interpreted_numbers_of_16_bits_are_made_exactly(interpreted: Callable[[str], ModuleType]) -> None:
-    """Half precision goes through the mantissa of 1024; all codes and zero points occur."""
+@pytest.mark.parametrize("tiling", [SMALL, ONE_ROW], ids=str)
+def test_interpreted_scales_may_differ_by_twelve_powers_of_ten(
+    interpreted: Callable[[str], ModuleType], tiling: Tiling
+) -> None:
+    case = Case((3 if tiling.kernel == "dot" else 1, 24, 512), 32, spread=6)
+    assert case.largest_error(case.launch(interpreted(f"{tiling.kernel}_triton"), tiling)) < 2e-5
+
+
+WHOLE = Tiling("dot", 8, 16, 1, 1, whole=True)
+
+
+def test_interpreted_scaled_weights_are_rounded_once(interpreted: Callable[[str], ModuleType]) -> None:
+    """As a checkpoint in half precision has them: the kernel then makes exactly what those weights make."""
     case = Case((4, 32, 512), 32, dtype=torch.float16)
+    case.w = case.w.half().double()
+    case.exact = case._exact()
+    assert case.largest_error(case.launch(interpreted("dot_triton"), WHOLE)) < 2.0**-9
+
+
+@pytest.mark.parametrize("tiling", [SMALL, ONE_ROW], ids=str)
+def test_interpreted_numbers_of_16_bits_are_made_exactly(
+    interpreted: Callable[[str], ModuleType], tiling: Tiling
+) -> None:
+    """Half precision goes through the mantissa of 1024; all codes and zero points occur."""
+    case = Case((4 if tiling.kernel == "dot" else 1, 32, 512), 32, dtype=torch.float16)
+    assert case.weight.inside, "16-bit scales have room for zero points"
     # The result alone is rounded, by up to 2^-11 of it, and is seldom more than four times the size of its terms' sum.
-    assert case.largest_error(case.launch(interpreted("dot_triton"), SMALL)) < 2.0**-9
+    assert case.largest_error(case.launch(interpreted(f"{tiling.kernel}_triton"), tiling)) < 2.0**-9
 
 
 @pytest.mark.parametrize("group", [32, 64, 128, 0])
@@ -178,7 +214,22 @@ ON_A_GPU = [
     (Tiling("dot", 16, 32, 2, 3), (16, 96, 576), 32, True, FP16),
     (Tiling("dot", 64, 64, 4, 3), (64, 300, 2560), 64, False, BF16),
     (Tiling("dot", 128, 128, 8, 2), (301, 520, 1152), 128, False, BF16),
+    (Tiling("dot", 64, 64, 4, 3, split=3, whole=True), (128, 520, 2560), 128, False, BF16),
+    (Tiling("dot", 128, 128, 8, 2, split=2, whole=True), (130, 520, 1152), 32, False, FP16),
+    (Tiling("dot", 16, 32, 2, 4, split=2, whole=True), (16, 300, 9728), 128, True, BF16),
+    (Tiling("gemv", block_n=16, warps=4, chunk=2), (1, 300, 2560), 128, True, BF16),
+    (Tiling("gemv", block_n=16, warps=4, chunk=2), (1, 301, 2560), 64, False, FP16),
+    (Tiling("gemv", block_n=8, warps=8, chunk=4), (1, 344, 9728), 32, False, BF16),
+    (Tiling("gemv", block_n=4, warps=2, chunk=1), (1, 1001, 1152), 0, False, BF16),
+    (Tiling("gemv", block_n=32, warps=4, chunk=2), (1, 300, 4096), 0, True, FP16),
     (Tiling("dot", 128, 128, 8, 2), (130, 520, 320), 0, True, FP16),
+    (Tiling("dot", 64, 64, 4, 3, split=2, terms=128), (100, 520, 2560), 128, True, BF16),
+    (Tiling("dot", 64, 128, 8, 2, whole=True, terms=64, registers=128), (128, 520, 2560), 64, False, BF16),
+    (Tiling("dot", 128, 128, 8, 2, split=3, whole=True, terms=256), (130, 520, 4096), 32, False, FP16),
+    (Tiling("dot", 128, 128, 8, 2, terms=32, step=128, registers=128), (130, 520, 2560), 128, True, BF16),
+    (Tiling("gemv", block_n=4, warps=4, chunk=16, stages=1), (1, 1001, 4096), 128, True, BF16),
+    (Tiling("gemv", block_n=4, warps=4, chunk=16, stages=2), (1, 301, 9728), 64, False, FP16),
+    (Tiling("gemv", block_n=4, warps=4, chunk=4, stages=3, programs=40), (1, 1001, 2560), 128, False, BF16),
     *(
         (LIBRARY, (rows, 300, 2560), group, group == 64, dtype)
         for rows in (1, 513)
@@ -247,6 +298,16 @@ def test_the_instructions_make_what_plain_code_makes(dtype: torch.dtype) -> None
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
+def test_the_instructions_of_one_row_make_what_plain_code_makes(dtype: torch.dtype) -> None:
+    from pymllm_quant_w4a16.kernels import gemv_triton
+
+    case = Case((1, 128, 1024), 32, ("norm",), dtype=dtype, device="cuda")
+    plain, instructions = (case.launch(gemv_triton, Tiling("gemv", block_n=8, warps=4), ptx=ptx) for ptx in (0, 1))
+    assert torch.equal(plain, instructions)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("rows", [1, 4, 32, 300])
 def test_a_chain_of_products_in_a_graph_keeps_its_order(rows: int) -> None:
     """Each kernel may start before the one ahead has ended: what it reads must still be the finished result."""
@@ -285,3 +346,7 @@ def test_every_rule_can_be_launched(gpu: GPU) -> None:
                     assert tiling.split == 1 or blocks <= -(-height // 16) + 16
                     assert tiling.block_m >= 8
                     assert tiling.stages * (tiling.block_n * 128 + tiling.block_m * 512) <= gpu.shared_memory
+                if tiling.kernel == "gemv":
+                    assert rows == 1
+                    at = "what threads share would go through shared memory"
+                    assert tiling.chunk < tiling.warps or tiling.chunk == 4 * tiling.warps, at

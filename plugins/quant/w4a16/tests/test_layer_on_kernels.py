@@ -29,7 +29,7 @@ DTYPE = torch.float16
 @pytest.fixture
 def method(interpreted: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) -> W4A16Method:
     """As on a GPU of two processors."""
-    for name in ("dot_triton", "dequantize_triton"):
+    for name in ("dot_triton", "gemv_triton", "dequantize_triton"):
         monkeypatch.setitem(sys.modules, f"pymllm_quant_w4a16.kernels.{name}", interpreted(name))
     monkeypatch.setattr(products_module, "has_kernels", lambda device: True)
     monkeypatch.setattr(products_module, "describe", lambda device: GPU("small", 2, 100_000))

@@ -17,16 +17,38 @@ WORDS = 32
 NIBBLES = 8
 
 
+SYMMETRIC = 8
+"""The zero point of symmetric weights."""
+
+POINT_BITS = 31
+"""Of a scale's float32: no scale of 16 bits has any of its last five, so they can hold a zero point, 0 to 16."""
+
+
 @dataclass(frozen=True)
 class Weight4:
-    """W = (codes - zeros) * scales. words: int32 [N, blocks * 32]; scales: [N, groups]; zeros: uint8 [N, groups], or
-    None where all are 8. in_features: K. group: terms that share a scale: 32, 64, 128, or K."""
+    """W = (codes - zeros) * scales; made by :meth:`of`.
+
+    words: int32 [N, blocks * 32]. scales: int32 [groups, N], the bits of float32 scales, and where ``inside`` zero
+    points in the last five of them. zeros: uint8 [groups, N], where zero points are neither inside nor all 8.
+    in_features: K. group: terms that share a scale: 32, 64, 128, or K.
+    """
 
     words: Tensor
     scales: Tensor
     zeros: Tensor | None
+    inside: bool
     in_features: int
     group: int
+
+    @classmethod
+    def of(cls, words: Tensor, scales: Tensor, zeros: Tensor | None, in_features: int, group: int) -> Weight4:
+        """scales: [N, groups], of any type; zeros: uint8 [N, groups], or None where all are 8."""
+        bits = scales.float().T.contiguous().view(torch.int32)
+        points = None if zeros is None or bool((zeros == SYMMETRIC).all()) else zeros.T.contiguous()
+        inside = points is not None and not bool((bits & POINT_BITS).any())
+        if inside and points is not None:
+            bits, points = bits | points, None
+        return cls(words, bits, points, inside, in_features, group)
 
     @property
     def out_features(self) -> int:
@@ -36,7 +58,7 @@ class Weight4:
     @property
     def groups(self) -> int:
         """Of a row."""
-        return self.scales.shape[1]
+        return len(self.scales)
 
     @property
     def kernel_group(self) -> int:
@@ -44,6 +66,24 @@ class Weight4:
         if self.groups > 1:
             return self.group
         return max(BLOCK_K, 1 << (self.in_features - 1).bit_length())
+
+    def scale(self, rows: slice) -> Tensor:
+        """float32 [len(rows), groups]."""
+        bits = self.scales[:, rows].T.contiguous()
+        return (bits & ~POINT_BITS if self.inside else bits).view(torch.float32)
+
+    def has_scales_of(self, dtype: torch.dtype) -> bool:
+        """Whether all scales are numbers of that type."""
+        scales = self.scale(slice(None))
+        return torch.equal(scales.to(dtype).float(), scales)
+
+    def zero(self, rows: slice) -> Tensor:
+        """Zero points, float32 [len(rows), groups]."""
+        if self.inside:
+            return (self.scales[:, rows] & POINT_BITS).T.float()
+        if self.zeros is not None:
+            return self.zeros[:, rows].T.float()
+        return torch.full_like(self.scales[:, rows].T, SYMMETRIC, dtype=torch.float32)
 
 
 def words_of(in_features: int) -> int:
@@ -75,6 +115,6 @@ def unpack(words: Tensor, in_features: int) -> Tensor:
 def dequantize(weight: Weight4, rows: slice, dtype: torch.dtype) -> Tensor:
     """[len(rows), K] in dtype, computed in float32 and rounded once."""
     numbers = unpack(weight.words[rows], weight.in_features).float().unflatten(1, (weight.groups, -1))
-    numbers -= 8.0 if weight.zeros is None else weight.zeros[rows].float().unsqueeze(2)
-    numbers *= weight.scales[rows].float().unsqueeze(2)
+    numbers -= weight.zero(rows).unsqueeze(2)
+    numbers *= weight.scale(rows).unsqueeze(2)
     return numbers.flatten(1).to(dtype)

@@ -9,11 +9,8 @@ from torch import Tensor, nn
 
 from pymllm.interfaces import Linear, LinearSpec
 from pymllm.layers import RMSNorm
-from pymllm_quant_w4a16.layout import Weight4, pack, words_of
+from pymllm_quant_w4a16.layout import SYMMETRIC, Weight4, pack, words_of
 from pymllm_quant_w4a16.products import KernelProducts, Neighbours, Scratch, kernel_products, torch_product
-
-SYMMETRIC = 8
-"""The zero point of symmetric weights."""
 
 PACKED_ROWS = 2048
 """Rows that are packed at a time while loading, to bound what that takes."""
@@ -22,8 +19,8 @@ PACKED_ROWS = 2048
 class W4A16Linear(Linear):
     """y = x W^T + b, W = (codes - zeros) * scales in groups of inputs.
 
-    words: the codes in the layout of :mod:`pymllm_quant_w4a16.layout`; scales: [N, groups], float32 until ``finalize``
-    stores them in 16 bits if that changes none; zeros: uint8 [N, groups], dropped if all are 8; bias: as the spec says.
+    words: the codes in the layout of :mod:`pymllm_quant_w4a16.layout`; scales: float32 [N, groups], zeros: uint8
+    [N, groups], until ``finalize`` brings both into that layout; bias: as the spec says.
     """
 
     words: Tensor
@@ -68,10 +65,8 @@ class W4A16Linear(Linear):
     def finalize(self) -> None:
         if self._weight is not None:
             return
-        self.scales = narrowed(self.scales, self._dtype)
-        if self.zeros is not None and bool((self.zeros == SYMMETRIC).all()):
-            self.zeros = None
-        self._weight = Weight4(self.words, self.scales, self.zeros, self.in_features, self._group)
+        self._weight = Weight4.of(self.words, self.scales, self.zeros, self.in_features, self._group)
+        self.scales, self.zeros = self._weight.scales, self._weight.zeros
         self._kernels = kernel_products(self._weight, self._scratch)
         if self._kernels is not None:
             self.fusions = frozenset({"norm", "activation", "residual"})
@@ -101,14 +96,3 @@ class W4A16Linear(Linear):
         if self._kernels is not None:
             return self._kernels(x, self.bias, Neighbours(residual=h.contiguous()))
         return super().onto(x, h)
-
-
-def narrowed(scales: Tensor, dtype: torch.dtype) -> Tensor:
-    """float32 scales in dtype, or in another of 16 bits, if it holds each of them exactly; otherwise as they are."""
-    if dtype == torch.float32:
-        return scales
-    for narrow in (dtype, torch.float16, torch.bfloat16):
-        stored = scales.to(narrow)
-        if torch.equal(stored.float(), scales):
-            return stored
-    return scales

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -82,6 +82,8 @@ class KernelProducts:
         self._weight, self._scratch, self._gpu = weight, scratch, gpu
         self._table = load_table(gpu.name)
         self._tilings: dict[tuple[Operation, int], Tiling] = {}
+        # Scales may multiply weights of 16 bits only where they are numbers of that type themselves.
+        self._exact = {dtype for dtype in (torch.float16, torch.bfloat16) if weight.has_scales_of(dtype)}
         self._seen: set[tuple[Operation, bool, bool]] = set()
         self._counters = torch.zeros(-(-weight.out_features // 16) + 16, dtype=torch.int32, device=device)
 
@@ -95,24 +97,37 @@ class KernelProducts:
         return self.run(tiling, x, bias, around)
 
     def run(self, tiling: Tiling, x: Tensor, bias: Tensor | None, around: Neighbours) -> Tensor:
-        """The same by a tiling of the caller's."""
+        """The same by a tiling of the caller's; ``whole`` needs scales that are numbers of x's type."""
         weight, norm = self._weight, around.norm
         width = weight.out_features // 2 if around.gated else weight.out_features
         if tiling.kernel == "library":
             return self._library(x, bias, around)
-        from pymllm_quant_w4a16.kernels.dot_triton import launch_dot
-
-        if norm is not None and len(x) > 1:
+        if norm is not None and tiling.kernel == "dot":
             x, norm = rms_norm(x, norm.weight, norm.eps), None
         x = x.contiguous()
         out = x.new_empty(len(x), width) if around.residual is None else around.residual
+        if tiling.kernel == "gemv":
+            from pymllm_quant_w4a16.kernels.gemv_triton import launch_gemv
+
+            launch_gemv(
+                tiling,
+                x,
+                weight,
+                out,
+                norm_weight=None if norm is None else norm.weight,
+                eps=0.0 if norm is None else norm.eps,
+                bias=bias,
+                residual=around.residual,
+                gated=around.gated,
+            )
+            return out
+        from pymllm_quant_w4a16.kernels.dot_triton import launch_dot
+
         launch_dot(
             tiling,
             x,
             weight,
             out,
-            norm_weight=None if norm is None else norm.weight,
-            eps=0.0 if norm is None else norm.eps,
             bias=bias,
             residual=around.residual,
             gated=around.gated,
@@ -141,13 +156,14 @@ class KernelProducts:
         if rows == 0 or dtype == torch.float32:
             return LIBRARY
         item = Product(operation, self._weight.out_features, self._weight.in_features)
-        return choose(item, rows, self._gpu, self._table)
+        tiling = choose(item, rows, self._gpu, self._table)
+        return tiling if dtype in self._exact else replace(tiling, whole=False)
 
     def warm(self, dtype: torch.dtype, done: set[Hashable]) -> None:
         """Run the kinds of products that ran so far with every number of rows that has kernels of its own, so that they
         are compiled. done: what was run for other weights, which is not run again, and grows."""
         weight = self._weight
-        kind = (weight.in_features, weight.out_features, weight.group, weight.scales.dtype, weight.zeros is None)
+        kind = (weight.in_features, weight.out_features, weight.group, weight.inside, weight.zeros is None)
         for operation, normed, biased in sorted(self._seen):
             for rows in WARM_ROWS:
                 tiling = self._choose(operation, rows, dtype)

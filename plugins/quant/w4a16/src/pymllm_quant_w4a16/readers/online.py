@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from pymllm.interfaces import LinearSpec, Unsupported, WeightMap
-from pymllm_quant_w4a16.linear import SYMMETRIC, W4A16Linear
+from pymllm_quant_w4a16.layout import SYMMETRIC
+from pymllm_quant_w4a16.linear import W4A16Linear
 from pymllm_quant_w4a16.plugin import GROUP_SIZES, PER_CHANNEL, W4A16Options
 from pymllm_quant_w4a16.readers.base import Ignored, Plan, Reader
 

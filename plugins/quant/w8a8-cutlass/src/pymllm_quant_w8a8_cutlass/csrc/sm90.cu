@@ -2,6 +2,10 @@
 //
 // Of a tile: W8A8_M, W8A8_N: rows of x and of w; W8A8_CLUSTER: programs, along m, that share w; W8A8_PINGPONG: 1 if the
 // two consumer groups take turns with a tile each, 0 if they share one.
+//
+// Launched dependently, as the Triton kernels around it are: it starts while the kernel ahead still runs, and waits for
+// that one's end before it reads anything.
+#define CUTLASS_ENABLE_GDC_FOR_SM90 1
 #include "w8a8.h"
 
 #include "cute/tensor.hpp"
@@ -101,5 +105,7 @@ int64_t w8a8_workspace(Problem const* problem, int processors) {
 
 int w8a8_product(Problem const* problem, void* workspace, int processors, void* stream) {
   Gemm gemm;
-  return static_cast<int>(gemm(arguments(*problem, processors), workspace, static_cast<cudaStream_t>(stream)));
+  constexpr bool kDependent = true;
+  return static_cast<int>(
+      gemm(arguments(*problem, processors), workspace, static_cast<cudaStream_t>(stream), nullptr, kDependent));
 }
