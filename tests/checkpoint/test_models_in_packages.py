@@ -47,9 +47,7 @@ def test_a_folder_in_a_package_is_a_checkpoint_and_the_package_is_not_imported(s
         ("package:brought/demo", "'package:brought/demo' holds no config.json: it is not a checkpoint folder"),
     ],
 )
-def test_what_cannot_be_found_is_one_line(
-    site: Path, path: str, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_found_is_one_line(site: Path, path: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # As where a file is run as a script, not with python -m.
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
     with pytest.raises(CheckpointError) as caught:

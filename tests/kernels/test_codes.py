@@ -118,6 +118,15 @@ def test_hand_worked_codes() -> None:
     assert codes.tolist() == [[-128, 127, 120 - 128, 121 - 128]]
 
 
+def test_scales_of_a_single_head_may_have_any_stride(bits: int) -> None:
+    x = torch.randn(5, 1, 16, generator=torch.Generator().manual_seed(4))
+    codes, scales = quantize(x, bits)
+    apart = torch.empty_strided((5, 1), (1, 5), dtype=torch.int32).copy_(scales)
+    assert apart.is_contiguous()
+    assert apart.stride(-1) == 5
+    assert torch.equal(dequantize(codes, apart, torch.empty_like(x)), round_trip(x, bits))
+
+
 @pytest.mark.parametrize(("width", "least"), [(8, 1.9), (4, 3.6)])
 def test_how_much_smaller_a_vector_of_128_is(width: int, least: float) -> None:
     assert 2 * 128 / vector_bytes(128, width) >= least

@@ -6,6 +6,7 @@ import gc
 import logging
 import time
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -119,7 +120,7 @@ class CudaRunner:
 
     def _capture(self, sizes: Mapping[Any, list[int]], pool: Any) -> None:
         """On a side stream, each kind's sizes from the largest to the smallest."""
-        stream = torch.cuda.Stream(self._device)
+        stream = _side_stream(self._device)
         stream.wait_stream(torch.cuda.current_stream())
         with no_garbage_collection(), torch.cuda.stream(stream):
             for kind, chosen in sizes.items():
@@ -210,6 +211,12 @@ class CudaRunner:
                 result.valid = bool(sound.wait())
 
         return complete
+
+
+@lru_cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """One for all captures: cuBLAS keeps tens of megabytes for each stream that it has run in."""
+    return torch.cuda.Stream(device)
 
 
 def _bytes_in_use(device: torch.device) -> int:

@@ -73,7 +73,8 @@ def quantize(x: Tensor, bits: int) -> tuple[Tensor, Tensor]:
 
 def dequantize(codes: Tensor, scales: Tensor, out: Tensor) -> Tensor:
     """codes: [..., W]; scales: [...] int32; out: [..., D] float32, overwritten and returned."""
-    scale, offset = scales.contiguous().view(torch.float16).unflatten(-1, (*scales.shape[-1:], 2)).float().split(1, -1)
+    # The new last dimension is contiguous even where that of a single scale has another stride.
+    scale, offset = scales.unsqueeze(-1).contiguous().view(torch.float16).float().split(1, -1)
     if code_bits(codes.dtype) == 8:
         return out.copy_(codes).add_(128).mul_(scale).add_(offset)
     width = codes.shape[-1]

@@ -87,18 +87,18 @@ def microseconds(run: Callable[[], object], repeats: int = 9, warm_up: float = 0
     return statistics.median(times)
 
 
-def decode_time(case: Case, config: LaunchConfig | None = None, **options: int) -> float:
+def decode_time(case: Case, config: LaunchConfig | None = None, repeats: int = 9, warm_up: float = 0.03) -> float:
     """Microseconds of a layer, with its share of cutting the contexts."""
     group = case.q.shape[1] // case.cache.data.shape[2]
-    chosen = config or decode_config(case.q.shape[2], 2, group, case.step.requests)
+    chosen = config or decode_config(case.q.shape[2], 2, group, case.step.requests, case.cache.bits)
 
     def run() -> None:
-        cut = assign(case.step, case.layers[0].kv_heads, chosen, DEVICE, **options)
+        cut = assign(case.step, case.layers[0].kv_heads, chosen, DEVICE)
         cut.run()
         for layer in case.layers:
             decode(case.out, case.q, case.cache, layer, case.step, cut.arguments[0], chosen).run()
 
-    return microseconds(run) / len(case.layers)
+    return microseconds(run, repeats, warm_up) / len(case.layers)
 
 
 def prefill_time(case: Case, repeat: int = 8, config: LaunchConfig | None = None) -> float:
@@ -153,7 +153,8 @@ def causal_flop(queries: list[int], contexts: list[int], heads: int, size: int) 
     return sum(4.0 * size * heads * (q * (c - q) + q * (q + 1) / 2) for q, c in zip(queries, contexts))
 
 
-DECODES = [(1, 600, 28), (8, 600, 16), (32, 600, 8), (128, 600, 4), (64, 1024, 4), (128, 1024, 4), (256, 1024, 2)]
+DECODES = [(1, 600, 28), (8, 600, 16), (32, 600, 8), (128, 600, 4), (64, 1024, 4), (128, 1024, 4), (256, 1024, 2),
+           (64, 8192, 2)]  # fmt: skip
 PREFILLS = [([256], [256]), ([1024], [1024]), ([2048], [2048]), ([8192], [8192]), ([1024] * 8, [1024] * 8)]
 
 

@@ -1,4 +1,4 @@
-"""Searches launch parameters: ``python sweep.py [decode] [prefill] [varlen]``.
+"""Searches launch parameters: ``python sweep.py [decode] [prefill] [varlen]``, of caches of codes in sweep_codes.py.
 
 Compiles in parallel, then times one after another.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from itertools import product
 from multiprocessing import get_context
 
@@ -62,8 +62,8 @@ def sweep_decode() -> None:
         case = make_case([1] * requests, [context] * requests, *heads, layers=layers)
         results = []
         for config, programs in product(decode_configs(), PROGRAMS):
-            time = decode_time(case, config=config, programs=programs)
-            results.append((time, f"{text(config)}, programs {programs}"))
+            time = decode_time(case, replace(config, programs=programs))
+            results.append((time, text(replace(config, programs=programs))))
         show(f"decode {heads} {requests} x {context}", results, 8)
 
 

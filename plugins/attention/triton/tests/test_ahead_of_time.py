@@ -49,6 +49,8 @@ FP8 = {87: "u8", 90: "fp8e4nv"}
 """What float8_e4m3fn is to a kernel: Orin cannot convert it."""
 
 CODES = {8: "i8", 4: "u8"}
+"""A byte of them, as they are written; they are read in words of 16 bits."""
+
 CASES = [(*shape, "plain") for shape in SHAPES]
 CASES += [(*SHAPES[0], "fp8"), (*SHAPES[0], 8), (*SHAPES[0], 4), (72, 2, torch.float16, 4)]
 """Head size, query heads of a KV head, activations, and how the cache is kept: a number is of bits of codes."""
@@ -84,32 +86,36 @@ def shared_memory(
 @pytest.mark.parametrize(("size", "group", "dtype", "kept"), CASES, ids=str)
 def test_all_kernels_fit(capability: int, size: int, group: int, dtype: torch.dtype, kept: str | int) -> None:
     bits = kept if isinstance(kept, int) else 0
-    width = size // 2 if bits == 4 else size
-    device, wide, rows = DEVICES[capability], padded(width), triton.next_power_of_2(group)
-    whole = 2 * wide if bits == 4 else wide
+    device, rows, span = DEVICES[capability], triton.next_power_of_2(group), 16 // bits if bits else 1
     kv_heads, page, itemsize = 8, 16, dtype.itemsize
     main, rest = halves(size)
     stretch = 2 * page * (vector_bytes(size, bits) if bits else size)
     shared: dict[str, Any] = {
         "Q_STRIDE": (group + 2) * kv_heads * size, "K_STRIDE": (group + 2) * kv_heads * size,
-        "V_STRIDE": (group + 2) * kv_heads * size, "PAGE": page, "PAGE_STRIDE": kv_heads * stretch,
-        "HEAD_STRIDE": stretch, "BITS": bits, "KV_HEADS": kv_heads, "HEADS": kv_heads * group, "GROUP": group,
-        "MERGE_ROWS": rows, "AT_ONCE": max(1, 2048 // (rows * whole)), "HEAD_DIM": size, "D": wide, "MAIN": main,
+        "V_STRIDE": (group + 2) * kv_heads * size, "PAGE": page,
+        "BITS": bits, "KV_HEADS": kv_heads, "HEADS": kv_heads * group, "GROUP": group,
+        "MERGE_ROWS": rows, "AT_ONCE": max(1, 2048 // (rows * padded(size))), "HEAD_DIM": size, "MAIN": main,
         "REST": rest, "MIXED": True, "WIDE": False, "PDL": False,
     }  # fmt: skip
     launches = [(assign_kernel, decode_config(size, itemsize, group, requests)) for requests in BATCH_SIZES]
-    launches += [(decode_kernel, decode_config(size, itemsize, group, requests)) for requests in BATCH_SIZES]
+    launches += [(decode_kernel, decode_config(size, itemsize, group, requests, bits)) for requests in BATCH_SIZES]
     launches += [(prefill_kernel, prefill_config(device, size, itemsize, group, longest)) for longest in CONTEXTS]
     launches.append((varlen_kernel, varlen_config(device, size, itemsize)))
     launches.append((write_kernel, LaunchConfig(16, 16, 4, 1)))
     for kernel, config in dict.fromkeys(launches):
+        words = bits > 0 and kernel is not write_kernel
+        each = 2 if words else 1
+        width = size // span if words else size * bits // 8 if bits else size
         constants = {
+            "D": padded(width),
+            "PAGE_STRIDE": kv_heads * stretch // each,
+            "HEAD_STRIDE": stretch // each,
             "ROWS": config.rows,
             "BLOCK_M": config.rows,
             "BLOCK_N": config.keys,
             "STAGES": config.stages,
             "LANES": config.lanes,
         }
-        cache = CODES[bits] if bits else FP8[capability] if kept == "fp8" else NAMES[dtype]
+        cache = "i16" if words else CODES[bits] if bits else FP8[capability] if kept == "fp8" else NAMES[dtype]
         used = shared_memory(kernel, capability, dtype, config, {**shared, **constants}, cache)
         assert used <= SHARED_MEMORY[capability], f"{kernel.__name__} with {config} needs {used} bytes"

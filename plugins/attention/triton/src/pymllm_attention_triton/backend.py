@@ -140,7 +140,8 @@ class TritonAttention(AttentionBackend):
     def _decode(self, layer: AttentionLayer, q: Tensor, out: Tensor, step: Step, requests: int) -> Launch:
         group = layer.heads // layer.kv_heads
         # Mixed steps are not that sensitive: one set of parameters for them means one kernel less to compile.
-        config = decode_config(layer.head_dim, q.element_size(), group, BATCH_SIZES[-1] if step.prompts else requests)
+        requests, cache = BATCH_SIZES[-1] if step.prompts else requests, self._caches[layer.group]
+        config = decode_config(layer.head_dim, q.element_size(), group, requests, cache.bits)
         # A graph has to cut for itself, even if it is captured for a step that ran before.
         key = (layer.kv_heads, config, q.is_cuda and torch.cuda.is_current_stream_capturing())
         chunks = step.chunks.get(key)
@@ -148,7 +149,7 @@ class TritonAttention(AttentionBackend):
             cut = assign(step, layer.kv_heads, config, q.device)
             cut.run()
             chunks = step.chunks[key] = cut.arguments[0]
-        return decode(out, q, self._caches[layer.group], layer, step, chunks, config)
+        return decode(out, q, cache, layer, step, chunks, config)
 
     def _prefill(self, layer: AttentionLayer, q: Tensor, out: Tensor, step: Step, longest: int) -> Launch:
         group, device = layer.heads // layer.kv_heads, device_of(q.device)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pymllm.layers.kernels.codes_triton import half_codes
+from pymllm.layers.kernels.codes_triton import inverse_power, power_below, raised_planes
 from pymllm.layers.kernels.storage_triton import from_cache
 
 
@@ -69,6 +69,15 @@ def load_block(pointers, valid, WIDTH: tl.constexpr, D: tl.constexpr, MASKED: tl
 
 
 @triton.jit
+def load_transposed(pointers, WIDTH: tl.constexpr, D: tl.constexpr):
+    """The block [D, N] of which the transpose lies at these pointers [N, D]; zeros past WIDTH. A left operand has to be
+    loaded like that: what is transposed after loading is not fetched ahead."""
+    if D == WIDTH:
+        return tl.load(tl.trans(pointers))
+    return tl.load(tl.trans(pointers), mask=(tl.arange(0, D) < WIDTH)[:, None], other=0.0)
+
+
+@triton.jit
 def load_keys(pointers, valid, HEAD_DIM: tl.constexpr, D: tl.constexpr, KIND: tl.constexpr):
     """Keys -> [N, D] of the element type KIND. What is not valid may hold anything: its scores are masked."""
     return from_cache(load_block(pointers, valid, HEAD_DIM, D, False), KIND)
@@ -103,32 +112,56 @@ def weigh(scores, peak, total, scale):
 
 
 @triton.jit
-def code_scores(queries, upper, sums, codes, scale, middle, BITS: tl.constexpr, WIDE: tl.constexpr):
-    """q k^T [M, N] of keys that are codes [N, D]: a number is middle + scale x code. queries: [M, D], what they are
-    multiplied with; upper: of 4 bits, what the codes in the upper halves of bytes are; sums: [M] of all of a query."""
-    kind: tl.constexpr = tl.float32 if WIDE else queries.dtype
+def component_of(column, BITS: tl.constexpr, WIDTH: tl.constexpr, D: tl.constexpr):
+    """Which component of a head is in this column, when the planes of codes (``code_planes``) lie side by side, D
+    columns each; WIDTH: of them in use. Without codes (BITS 0), columns are components."""
+    if BITS == 0:
+        return column
+    return column // (2 * D) * (2 * WIDTH) + column % D * 2 + column // D % 2
+
+
+@triton.jit
+def largest_of(x):
+    """The largest magnitude in a block; what is infinite or no number, and spoils its own row alone, is left out."""
+    ordinary = tl.where(tl.abs(x) < float("inf"), tl.abs(x), 0.0)
+    return tl.max(tl.max(ordinary, 1), 0)
+
+
+@triton.jit
+def query_unit(largest):
+    """(unit, 1 / unit), powers of two: float16 holds queries that are multiples of the unit, of up to this magnitude,
+    as exactly as bfloat16 does, if they are not negligible."""
+    power = tl.minimum(power_below(largest), 8.507059173023462e37)  # 2^126
+    return power * 0.0009765625, inverse_power(power) * 1024.0
+
+
+@triton.jit
+def code_scores(
+    first, second, third, fourth, lift, sums, words, scale, middle, BITS: tl.constexpr, WIDE: tl.constexpr
+):  # fmt: skip
+    """k q^T [N, M] of keys that are words of codes [N, D]: a number is middle + scale x code. first and so on [D, M],
+    lift [M]: of ``lowered``, of 8 bits the first two; sums: [M] of all of a query."""
+    a, b, c, d = raised_planes(words, BITS, first.dtype)
+    scores = tl.zeros([words.shape[0], first.shape[1]], tl.float32) + lift[None, :]
+    scores = matmul(b, second, matmul(a, first, scores, WIDE), WIDE)
     if BITS == 4:
-        scores = matmul(queries, tl.trans(half_codes(codes, False, kind, WIDE)), None, WIDE)
-        scores = matmul(upper, tl.trans(half_codes(codes, True, kind, WIDE)), scores, WIDE)
-    else:
-        scores = matmul(queries, tl.trans(codes.to(kind)), None, WIDE)
-    return scores * scale[None, :] + sums[:, None] * middle[None, :]
+        scores = matmul(d, fourth, matmul(c, third, scores, WIDE), WIDE)
+    return scores * scale[:, None] + sums[None, :] * middle[:, None]
 
 
 @triton.jit
-def add_codes(acc, weights, codes, scale, middle, KIND: tl.constexpr, WIDE: tl.constexpr):
-    """acc + weights v, of values that are middle + scale x code; codes: [N, D] of the element type KIND. The middles
-    are left out (:func:`add_middles`), but not of float16: it cannot hold weights times scales, so values are made
-    whole."""
-    if tl.float16 == KIND:
-        values = codes.to(tl.float32) * scale[:, None] + middle[:, None]
-        return matmul(weights.to(KIND), values.to(KIND), acc, WIDE)
-    return matmul((weights * scale[None, :]).to(KIND), codes, acc, WIDE)
+def code_weights(scores, peak, total, shift, scale, v_scale, v_middle, unit, KIND: tl.constexpr):
+    """``weigh`` of scores [N, M], and what codes of values are multiplied with instead of its weights: weights x
+    v_scale, as multiples of a unit so that float16 holds them. unit: of the blocks before, a power of two of at least
+    2^-38; v_scale, v_middle: [N]; shift: [M], the sum of weights x v_middle.
 
-
-@triton.jit
-def add_middles(shift, weights, middle, KIND: tl.constexpr):
-    """shift [M] + weights middle: what :func:`add_codes` left out of every component."""
-    if tl.float16 == KIND:
-        return shift
-    return shift + tl.sum(weights * middle[None, :], 1)
+    Returns (weights of KIND, fade [M] in which the change of the unit is taken into account, peak, total, shift, unit).
+    """
+    higher = tl.maximum(peak, tl.max(scores, 0) * scale)
+    weights = tl.exp2(scores * scale - higher[None, :])
+    fade = tl.exp2(peak - higher)
+    total = total * fade + tl.sum(weights, 0)
+    shift = shift * fade + tl.sum(weights * v_middle[:, None], 0)
+    larger = tl.maximum(unit, power_below(tl.max(v_scale, 0)) * 6.103515625e-05)  # 2^-14: weights stay below 2^15
+    inverse = inverse_power(larger)
+    return (weights * (v_scale * inverse)[:, None]).to(KIND), fade * (unit * inverse), higher, total, shift, larger

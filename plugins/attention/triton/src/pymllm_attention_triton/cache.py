@@ -37,6 +37,7 @@ class PagedCache:
         self.bits = context.kv_bits or 0
         self._layers: list[tuple[Tensor, Tensor]] = []
         self._scales: list[tuple[Tensor, Tensor]] = []
+        self._words: list[Tensor] = []
         if self.bits:
             self._make_codes(group, pages, context)
         else:
@@ -49,6 +50,10 @@ class PagedCache:
     def layer(self, index: int) -> tuple[Tensor, Tensor]:
         """Views of a layer's keys and values, [pages, K, S, D] each (W for D of codes), as kernels take them."""
         return self._layers[index]
+
+    def rows(self, index: int) -> Tensor:
+        """A layer's keys as attention kernels take them: as :meth:`layer` says, of codes two bytes in an int16."""
+        return self._words[index] if self.bits else self._layers[index][0]
 
     def scales(self, index: int) -> tuple[Tensor, Tensor] | tuple[None, None]:
         """Views of the scales of a layer's keys and values, [pages, K, S] int32 each; of a cache of numbers, None."""
@@ -68,4 +73,5 @@ class PagedCache:
         codes = self.data[..., : 2 * tokens * width].view(code_dtype(self.bits)).unflatten(3, (2, tokens, width))
         scales = self.data.view(torch.int32)[..., 2 * tokens * width // SCALE_BYTES :].unflatten(3, (2, tokens))
         self._layers = [(layer[:, :, 0], layer[:, :, 1]) for layer in codes]
+        self._words = [keys.view(torch.int16) for keys, _ in self._layers]
         self._scales = [(layer[:, :, 0], layer[:, :, 1]) for layer in scales]

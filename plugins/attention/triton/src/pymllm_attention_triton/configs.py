@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
+import triton
 
 
 @dataclass(frozen=True)
 class LaunchConfig:
-    """rows, keys: of a block (BLOCK_M, BLOCK_N); stages: blocks of keys and values in flight; registers: the most
-    a thread may have, 0: the compiler's choice; lanes: requests that a program looks at together when it searches
-    its own."""
+    """rows, keys: of a block (BLOCK_M, BLOCK_N), rows being query heads in decode; stages: blocks of keys and values in
+    flight; registers: the most a thread may have, 0: the compiler's choice; lanes: requests that a program looks at
+    together when it searches its own; programs: of decode, that a multiprocessor should have at least, so that enough
+    reads are in flight."""
 
     rows: int
     keys: int
@@ -23,6 +25,7 @@ class LaunchConfig:
     stages: int
     registers: int = 0
     lanes: int = 128
+    programs: int = 8
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,9 @@ class Device:
     capability: tuple[int, int]
     processors: int
 
+
+SMALLEST_OPERAND = 8 if tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 4) else 16
+"""The fewest columns of a right operand: what the matrix units take, but older Triton asks for more."""
 
 INTERPRETER = Device((0, 0), 1)
 """A CPU, on which Triton's interpreter runs: few programs with large blocks suit it."""
@@ -64,17 +70,26 @@ def halves(size: int) -> tuple[int, int]:
     return (whole // 2, rest) if whole > 16 and rest < whole // 2 else (whole, 0)
 
 
-def decode_config(head_dim: int, itemsize: int, group: int, requests: int) -> LaunchConfig:
-    """For :func:`decode_kernel`. group: query heads of a KV head; requests: in the batch.
+def decode_config(head_dim: int, itemsize: int, group: int, requests: int, bits: int = 0) -> LaunchConfig:
+    """For :func:`decode_kernel`. group: query heads of a KV head; requests: in the batch; bits: of the codes that the
+    cache holds.
 
-    One warp with a block of 8 KiB reads fastest when there are many; the few programs of a small batch take more.
+    One warp with a block of 8 KiB reads fastest when there are many; the few programs of a small batch take more. Codes
+    take instructions rather than bytes: twice as many keys a block spread the cost of a block, more programs keep all
+    the warps that fit at work until the end, and the query heads, which are columns there, are padded less.
     """
     rows, wide = padded(group), padded(head_dim)
     keys, warps = max(16, 8192 // (wide * itemsize)), max(1, min(8, rows * wide // 2048))
     lanes = 32 if requests < BATCH_SIZES[2] else 128
+    columns = max(SMALLEST_OPERAND, 1 << (group - 1).bit_length()) if bits else rows
+    if bits and wide <= 128 and itemsize == 2:
+        if requests < BATCH_SIZES[1]:
+            return LaunchConfig(columns, 128, 4, 2, lanes=lanes, programs=24)
+        programs = 8 if requests < BATCH_SIZES[2] else 16
+        return LaunchConfig(columns, 64, warps, 2, lanes=lanes, programs=programs)
     if requests < BATCH_SIZES[1]:
-        return LaunchConfig(rows, 2 * keys, max(2, warps), 2, lanes=lanes)
-    return LaunchConfig(rows, keys, warps, 2, lanes=lanes)
+        return LaunchConfig(columns, 2 * keys, max(2, warps), 2, lanes=lanes)
+    return LaunchConfig(columns, keys, warps, 2, lanes=lanes)
 
 
 def prefill_config(device: Device, head_dim: int, itemsize: int, group: int, longest: int) -> LaunchConfig:

@@ -14,18 +14,21 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pymllm.layers.kernels.codes_triton import half_codes, load_scales
+from pymllm.layers.kernels.codes_triton import code_planes, load_scales, lowered
 from pymllm.layers.kernels.dependent import launch_dependents, wait
 from pymllm_attention_triton.blocks import (
-    add_codes,
-    add_middles,
     code_scores,
+    code_weights,
+    component_of,
+    largest_of,
     load_block,
     load_keys,
+    load_transposed,
     load_values,
     matmul,
     page_numbers,
     page_rows,
+    query_unit,
     row_pointers,
     weigh,
 )
@@ -120,10 +123,12 @@ def decode_kernel(
 ):  # fmt: skip
     """Grid: (KV_HEADS, target + requests). out: [T, H, HEAD_DIM]; q: [T, H, HEAD_DIM], rows Q_STRIDE apart;
     chunks: of ``assign_kernel``; sums: [chunks, H, WHOLE] and peaks: [chunks, H], float32, scratch; counters:
-    [requests, KV_HEADS], zeros. BITS: of the codes that the cache holds, with their scales; 0: it holds numbers. A row
-    of the cache is computed as D columns, which of 4 bits are the lower half of a head; WHOLE columns are both."""
-    WIDTH: tl.constexpr = HEAD_DIM // 2 if BITS == 4 else HEAD_DIM
-    WHOLE: tl.constexpr = 2 * D if BITS == 4 else D
+    [requests, KV_HEADS], zeros. BITS: of the codes that the cache holds in words (``code_planes``), with their scales;
+    0: it holds numbers. A row of the cache is computed as D columns: numbers, or words of SPAN codes; WHOLE columns are
+    all components, those of the first bytes of words first."""
+    SPAN: tl.constexpr = 16 // BITS if BITS > 0 else 1
+    WIDTH: tl.constexpr = HEAD_DIM // SPAN
+    WHOLE: tl.constexpr = D * SPAN
     launch_dependents(PDL)
     wait(PDL)
     kv_head = tl.program_id(0)
@@ -142,25 +147,40 @@ def decode_kernel(
     column = tl.arange(0, D)
     head = kv_head * GROUP + row
     shown = (row < GROUP)[:, None] & (column < WIDTH)[None, :]
-    place = head[:, None] * HEAD_DIM + column[None, :]
-    queries = tl.load(q + token.to(tl.int64) * Q_STRIDE + place, mask=shown, other=0.0)
-    upper = queries
-    if BITS == 4:
-        upper = tl.load(q + token.to(tl.int64) * Q_STRIDE + WIDTH + place, mask=shown, other=0.0)
+    place = head[:, None] * HEAD_DIM + column[None, :] * (2 if BITS > 0 else 1)
+    query_places = q + token.to(tl.int64) * Q_STRIDE + place
     pages = table + request.to(tl.int64) * table_stride
     keys = cache + kv_head * HEAD_STRIDE
 
     peak = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
-    acc = tl.zeros([ROWS, D], tl.float32)
-    if BITS > 0:
-        kind: tl.constexpr = tl.float32 if WIDE and q.dtype.element_ty == tl.bfloat16 else q.dtype.element_ty
-        key_scales = scales + kv_head * (HEAD_STRIDE // 4)
-        query_sums = tl.sum(queries.to(tl.float32), 1)
-        shift = tl.zeros([ROWS], tl.float32)
+    if BITS == 0:
+        acc = tl.zeros([ROWS, D], tl.float32)
+        queries = tl.load(query_places, mask=shown, other=0.0)
+    else:
+        kind: tl.constexpr = tl.float32 if WIDE or q.dtype.element_ty == tl.float32 else tl.float16
+        a = tl.load(query_places, mask=shown, other=0.0).to(tl.float32)
+        b = tl.load(query_places + 1, mask=shown, other=0.0).to(tl.float32)
+        c, d = a, b
+        q_sums = tl.sum(a + b, 1)
         if BITS == 4:
-            query_sums += tl.sum(upper.to(tl.float32), 1)
-            acc_upper = tl.zeros([ROWS, D], tl.float32)
+            c = tl.load(query_places + 2 * WIDTH, mask=shown, other=0.0).to(tl.float32)
+            d = tl.load(query_places + 2 * WIDTH + 1, mask=shown, other=0.0).to(tl.float32)
+            q_sums += tl.sum(c + d, 1)
+        largest = tl.maximum(tl.maximum(largest_of(a), largest_of(b)), tl.maximum(largest_of(c), largest_of(d)))
+        q_unit, factor = query_unit(largest)
+        q_sums *= factor
+        a, b, c, d, lift = lowered(a * factor, b * factor, c * factor, d * factor, BITS, kind)
+        a, b, c, d = tl.trans(a), tl.trans(b), tl.trans(c), tl.trans(d)
+        scale *= q_unit
+        key_scales = scales + kv_head * (HEAD_STRIDE // 2)
+        shift = tl.zeros([ROWS], tl.float32)
+        unit = 3.637978807091713e-12  # 2^-38
+        sum_a = tl.zeros([D, ROWS], tl.float32)
+        sum_b = tl.zeros([D, ROWS], tl.float32)
+        if BITS == 4:
+            sum_c = tl.zeros([D, ROWS], tl.float32)
+            sum_d = tl.zeros([D, ROWS], tl.float32)
     for start in tl.range(part * chunk, stop, BLOCK_N, num_stages=STAGES):
         position = start + tl.arange(0, BLOCK_N)
         valid = position < stop
@@ -173,38 +193,55 @@ def decode_kernel(
             weights, fade, peak, total = weigh(scores, peak, total, scale)
             acc = matmul(weights.to(v.dtype), v, acc * fade[:, None], WIDE)
         else:
-            marks = key_scales + page_rows(numbers, position, PAGE, PAGE_STRIDE // 4, 1)
+            marks = key_scales + page_rows(numbers, position, PAGE, PAGE_STRIDE // 2, 1)
             k = load_block(places, valid, WIDTH, D, False)
-            v = load_block(places + PAGE * WIDTH, valid, WIDTH, D, False)
+            v = load_transposed(places + PAGE * WIDTH, WIDTH, D)
             k_scale, k_middle = load_scales(marks, valid, BITS)
             v_scale, v_middle = load_scales(marks + PAGE, valid, BITS)
-            scores = code_scores(queries, upper, query_sums, k, k_scale, k_middle, BITS, WIDE)
-            weights, fade, peak, total = weigh(tl.where(valid[None, :], scores, float("-inf")), peak, total, scale)
-            shift = add_middles(shift * fade, weights, v_middle, kind)
+            scores = code_scores(a, b, c, d, lift, q_sums, k, k_scale, k_middle, BITS, WIDE)
+            weights, fade, peak, total, shift, unit = code_weights(
+                tl.where(valid[:, None], scores, float("-inf")),
+                peak,
+                total,
+                shift,
+                scale,
+                v_scale,
+                v_middle,
+                unit,
+                kind,
+            )
+            v_a, v_b, v_c, v_d = code_planes(v, BITS, kind)
+            sum_a = matmul(v_a, weights, sum_a * fade[None, :], WIDE)
+            sum_b = matmul(v_b, weights, sum_b * fade[None, :], WIDE)
             if BITS == 4:
-                lower = half_codes(v, False, kind, WIDE)
-                acc = add_codes(acc * fade[:, None], weights, lower, v_scale, v_middle, kind, WIDE)
-                higher = half_codes(v, True, kind, WIDE)
-                acc_upper = add_codes(acc_upper * fade[:, None], weights, higher, v_scale, v_middle, kind, WIDE)
-            else:
-                acc = add_codes(acc * fade[:, None], weights, v.to(kind), v_scale, v_middle, kind, WIDE)
-    if BITS > 0:
-        acc += shift[:, None]
-    acc = acc / total[:, None]
-    if BITS == 4:
-        acc_upper = (acc_upper + shift[:, None]) / total[:, None]
+                sum_c = matmul(v_c, weights, sum_c * fade[None, :], WIDE)
+                sum_d = matmul(v_d, weights, sum_d * fade[None, :], WIDE)
+    if BITS == 0:
+        acc = acc / total[:, None]
+    else:
+        acc = tl.trans((sum_a * unit + shift[None, :]) / total[None, :])
+        acc_b = tl.trans((sum_b * unit + shift[None, :]) / total[None, :])
+        if BITS == 4:
+            acc_c = tl.trans((sum_c * unit + shift[None, :]) / total[None, :])
+            acc_d = tl.trans((sum_d * unit + shift[None, :]) / total[None, :])
 
     target_rows = out + token.to(tl.int64) * (KV_HEADS * GROUP * HEAD_DIM)
     if parts == 1:
         tl.store(target_rows + place, acc.to(out.dtype.element_ty), mask=shown)
+        if BITS > 0:
+            tl.store(target_rows + place + 1, acc_b.to(out.dtype.element_ty), mask=shown)
         if BITS == 4:
-            tl.store(target_rows + WIDTH + place, acc_upper.to(out.dtype.element_ty), mask=shown)
+            tl.store(target_rows + place + 2 * WIDTH, acc_c.to(out.dtype.element_ty), mask=shown)
+            tl.store(target_rows + place + 2 * WIDTH + 1, acc_d.to(out.dtype.element_ty), mask=shown)
         return
     heads: tl.constexpr = KV_HEADS * GROUP
     sum_rows = sums + (item * heads + head)[:, None] * WHOLE + column[None, :]
     tl.store(sum_rows, acc, mask=(row < GROUP)[:, None])
+    if BITS > 0:
+        tl.store(sum_rows + D, acc_b, mask=(row < GROUP)[:, None])
     if BITS == 4:
-        tl.store(sum_rows + D, acc_upper, mask=(row < GROUP)[:, None])
+        tl.store(sum_rows + 2 * D, acc_c, mask=(row < GROUP)[:, None])
+        tl.store(sum_rows + 3 * D, acc_d, mask=(row < GROUP)[:, None])
     tl.store(peaks + item * heads + head, peak + tl.log2(total), mask=row < GROUP)
     # The barrier orders all threads' stores before the release; the last program's acquire comes before its loads.
     tl.debug_barrier()
@@ -215,6 +252,6 @@ def decode_kernel(
         line = tl.arange(0, MERGE_ROWS)
         every = tl.arange(0, WHOLE)
         live = (line < GROUP)[:, None] & (every % D < WIDTH)[None, :]
-        spot = (kv_head * GROUP + line)[:, None] * HEAD_DIM + (every // D * WIDTH + every % D)[None, :]
+        spot = (kv_head * GROUP + line)[:, None] * HEAD_DIM + component_of(every, BITS, WIDTH, D)[None, :]
         tl.store(target_rows + spot, merged.to(out.dtype.element_ty), mask=live)
         tl.store(counter, 0)

@@ -27,9 +27,6 @@ LOG2_E = math.log2(math.e)
 MERGED_ELEMENTS = 2048
 """Elements of the parts of a request that a warp merges at once."""
 
-PROGRAMS = 8
-"""Decode programs that a multiprocessor should have at least, so that enough reads are in flight."""
-
 
 @dataclass(frozen=True)
 class Launch:
@@ -103,8 +100,14 @@ class Step:
 
 
 def row_columns(cache: PagedCache, head_dim: int) -> int:
-    """Columns that a row of the cache is computed as: numbers or bytes of codes, padded."""
-    return padded(code_width(head_dim, cache.bits)) if cache.bits else padded(head_dim)
+    """Columns that a row of the cache is computed as: numbers, or words of two bytes of codes, padded."""
+    return padded(code_width(head_dim, cache.bits) // 2) if cache.bits else padded(head_dim)
+
+
+def strides(cache: PagedCache) -> tuple[int, int]:
+    """Of a page and a head, in what a row's columns are."""
+    each = 2 if cache.bits else 1
+    return cache.page_stride // each, cache.head_stride // each
 
 
 def decode_target(programs: int, kv_heads: int, requests: int) -> int:
@@ -113,9 +116,9 @@ def decode_target(programs: int, kv_heads: int, requests: int) -> int:
     return max(1, programs // kv_heads, 2 * requests)
 
 
-def assign(step: Step, kv_heads: int, config: LaunchConfig, device: torch.device, programs: int = PROGRAMS) -> Launch:
+def assign(step: Step, kv_heads: int, config: LaunchConfig, device: torch.device) -> Launch:
     """Cut the contexts of the requests with one new token into chunks: fills the first argument."""
-    target = decode_target(device_of(device).processors * programs, kv_heads, step.decodes)
+    target = decode_target(device_of(device).processors * config.programs, kv_heads, step.decodes)
     batch, items = step.batch, target + step.requests
     chunks = torch.empty((items, 4), dtype=torch.int32, device=device)
     arguments = (
@@ -131,15 +134,15 @@ def decode(
     """Attention of the requests with one new token. q, out: [T, H, D]; chunks: as ``assign`` cut them."""
     group, size, items = layer.heads // layer.kv_heads, layer.head_dim, len(chunks)
     columns, rows = row_columns(cache, size), triton.next_power_of_2(group)
-    wide = 2 * columns if cache.bits == 4 else columns
+    wide = columns * 16 // cache.bits if cache.bits else columns
     results = items * layer.heads
     scratch = torch.empty(results * (wide + 1), dtype=torch.float32, device=q.device)
     batch = step.batch
     arguments = (
-        out, q, cache.layer(layer.index)[0], cache.scales(layer.index)[0], scratch, scratch[results * wide :],
+        out, q, cache.rows(layer.index), cache.scales(layer.index)[0], scratch, scratch[results * wide :],
         step.counters, chunks, batch.page_table, batch.context_lens_d, batch.query_starts, layer.scale * LOG2_E,
-        batch.page_table.stride(0), step.requests, cache.bits, q.stride(0), cache.page_size, cache.page_stride,
-        cache.head_stride, layer.kv_heads, group, config.rows, rows,
+        batch.page_table.stride(0), step.requests, cache.bits, q.stride(0), cache.page_size, *strides(cache),
+        layer.kv_heads, group, config.rows, rows,
         max(1, MERGED_ELEMENTS * config.warps // (rows * wide)), size, columns, config.keys, step.prompts,
         q.device.type == "cpu", config.stages,
     )  # fmt: skip
@@ -153,10 +156,10 @@ def prefill(
     group, size = layer.heads // layer.kv_heads, layer.head_dim
     batch = step.batch
     arguments = (
-        out, q, cache.layer(layer.index)[0], cache.scales(layer.index)[0], batch.page_table, batch.context_lens_d,
+        out, q, cache.rows(layer.index), cache.scales(layer.index)[0], batch.page_table, batch.context_lens_d,
         batch.query_starts, layer.scale * LOG2_E, batch.page_table.stride(0), step.requests, cache.bits, q.stride(0),
-        cache.page_size, cache.page_stride, cache.head_stride, layer.kv_heads, group, size, row_columns(cache, size),
-        config.rows, config.keys, config.lanes, q.device.type == "cpu", config.stages,
+        cache.page_size, *strides(cache), layer.kv_heads, group, size, row_columns(cache, size), config.rows,
+        config.keys, config.lanes, q.device.type == "cpu", config.stages,
     )  # fmt: skip
     return _launch(prefill_kernel, (layer.kv_heads, step.blocks(config.rows // group)), arguments, q.device, config)
 
@@ -183,9 +186,10 @@ def write(cache: PagedCache, index: int, k: Tensor, v: Tensor, slots: Tensor) ->
     kv_heads, size = k.shape[1:]
     rows = write_rows(device_of(k.device))
     k_cache, v_cache = cache.layer(index)
+    columns = padded(code_width(size, cache.bits) if cache.bits else size)
     arguments = (
         k_cache, v_cache, *cache.scales(index), k, v, slots, len(slots), cache.bits, k.stride(0), v.stride(0),
-        cache.page_size, cache.page_stride, cache.head_stride, kv_heads, size, row_columns(cache, size), rows,
+        cache.page_size, cache.page_stride, cache.head_stride, kv_heads, size, columns, rows,
     )  # fmt: skip
     return Launch(write_kernel, (-(-len(slots) * kv_heads // rows),), arguments, {"num_warps": 4})
 

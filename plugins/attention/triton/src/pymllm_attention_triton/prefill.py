@@ -12,22 +12,43 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from pymllm.layers.kernels.codes_triton import half_codes, load_scales
+from pymllm.layers.kernels.codes_triton import code_numbers, load_scales, whole_codes
 from pymllm.layers.kernels.dependent import launch_dependents, wait
 from pymllm_attention_triton.blocks import (
-    add_codes,
-    add_middles,
-    code_scores,
+    component_of,
     find_block,
+    largest_of,
     load_block,
     load_keys,
     load_values,
     matmul,
     page_numbers,
     page_rows,
+    query_unit,
     row_pointers,
     weigh,
 )
+
+
+@triton.jit
+def score_codes(
+    queries, sums, places, marks, valid, WIDTH: tl.constexpr, D: tl.constexpr, BITS: tl.constexpr, WIDE: tl.constexpr
+):  # fmt: skip
+    """q k^T [M, N] of keys that are rows of codes at these places. They are multiplied as they are: float16 numbers
+    made of them would be off by 2^-12, which sharp scores of float16 activations show. sums: [M] of all of a query."""
+    codes = whole_codes(load_block(places, valid, WIDTH, D, False), BITS, queries.dtype)
+    scale, middle = load_scales(marks, valid, BITS)
+    return matmul(queries, tl.trans(codes), None, WIDE) * scale[None, :] + sums[:, None] * middle[None, :]
+
+
+@triton.jit
+def load_numbers(
+    places, marks, valid, WIDTH: tl.constexpr, D: tl.constexpr, BITS: tl.constexpr, KIND: tl.constexpr
+):  # fmt: skip
+    """Half of the numbers (``code_numbers``) that rows of codes at these places, and their scales, stand for."""
+    words = load_block(places, valid, WIDTH, D, False)
+    scale, middle = load_scales(marks, valid, BITS)
+    return code_numbers(words, scale, middle, BITS, KIND)
 
 
 @triton.jit(do_not_specialize=["contexts", "starts", "table", "table_stride", "requests"])
@@ -41,7 +62,9 @@ def prefill_kernel(
 ):  # fmt: skip
     """Grid: (KV_HEADS, at least the number of blocks). Requests with one new token are left out.
     out: [T, H, HEAD_DIM]; q: [T, H, HEAD_DIM], rows Q_STRIDE apart. BITS, scales, D: as of ``decode_kernel``."""
-    WIDTH: tl.constexpr = HEAD_DIM // 2 if BITS == 4 else HEAD_DIM
+    SPAN: tl.constexpr = 16 // BITS if BITS > 0 else 1
+    WIDTH: tl.constexpr = HEAD_DIM // SPAN
+    WHOLE: tl.constexpr = D * SPAN
     TOKENS: tl.constexpr = BLOCK_M // GROUP
     launch_dependents(PDL)
     wait(PDL)
@@ -56,29 +79,26 @@ def prefill_kernel(
     context = tl.load(contexts + request)
 
     row = tl.arange(0, BLOCK_M)
-    column = tl.arange(0, D)
+    column = tl.arange(0, WHOLE)
     token = block * TOKENS + row // GROUP
-    shown = ((row < TOKENS * GROUP) & (token < new))[:, None] & (column < WIDTH)[None, :]
-    place = (kv_head * GROUP + row % GROUP)[:, None] * HEAD_DIM + column[None, :]
+    shown = ((row < TOKENS * GROUP) & (token < new))[:, None] & (column % D < WIDTH)[None, :]
+    place = (kv_head * GROUP + row % GROUP)[:, None] * HEAD_DIM + component_of(column, BITS, WIDTH, D)[None, :]
     line = (begin + token).to(tl.int64)[:, None]
     queries = tl.load(q + line * Q_STRIDE + place, mask=shown, other=0.0)
-    upper = queries
-    if BITS == 4:
-        upper = tl.load(q + line * Q_STRIDE + WIDTH + place, mask=shown, other=0.0)
     pages = table + request.to(tl.int64) * table_stride
     keys = cache + kv_head * HEAD_STRIDE
+    if BITS > 0:
+        kind: tl.constexpr = tl.float32 if WIDE or q.dtype.element_ty == tl.float32 else tl.float16
+        key_scales = scales + kv_head * (HEAD_STRIDE // 2)
+        queries = queries.to(tl.float32)
+        unit, factor = query_unit(largest_of(queries))
+        q_sums = tl.sum(queries, 1) * factor
+        queries = (queries * factor).to(kind)
+        scale *= unit
 
     peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
-    acc = tl.zeros([BLOCK_M, D], tl.float32)
-    if BITS > 0:
-        kind: tl.constexpr = tl.float32 if WIDE and q.dtype.element_ty == tl.bfloat16 else q.dtype.element_ty
-        key_scales = scales + kv_head * (HEAD_STRIDE // 4)
-        query_sums = tl.sum(queries.to(tl.float32), 1)
-        shift = tl.zeros([BLOCK_M], tl.float32)
-        if BITS == 4:
-            query_sums += tl.sum(upper.to(tl.float32), 1)
-            acc_upper = tl.zeros([BLOCK_M, D], tl.float32)
+    acc = tl.zeros([BLOCK_M, WHOLE], tl.float32)
     first = context - new + block * TOKENS
     whole = (first + 1) // BLOCK_N * BLOCK_N
     for start in tl.range(0, whole, BLOCK_N, num_stages=STAGES):
@@ -89,24 +109,13 @@ def prefill_kernel(
         if BITS == 0:
             k = load_keys(places, valid, HEAD_DIM, D, q.dtype.element_ty)
             v = load_values(places + PAGE * HEAD_DIM, valid, HEAD_DIM, D, False, q.dtype.element_ty)
-            weights, fade, peak, total = weigh(matmul(queries, tl.trans(k), None, WIDE), peak, total, scale)
-            acc = matmul(weights.to(v.dtype), v, acc * fade[:, None], WIDE)
+            scores = matmul(queries, tl.trans(k), None, WIDE)
         else:
-            marks = key_scales + page_rows(numbers, position, PAGE, PAGE_STRIDE // 4, 1)
-            k = load_block(places, valid, WIDTH, D, False)
-            v = load_block(places + PAGE * WIDTH, valid, WIDTH, D, False)
-            k_scale, k_middle = load_scales(marks, valid, BITS)
-            v_scale, v_middle = load_scales(marks + PAGE, valid, BITS)
-            scores = code_scores(queries, upper, query_sums, k, k_scale, k_middle, BITS, WIDE)
-            weights, fade, peak, total = weigh(scores, peak, total, scale)
-            shift = add_middles(shift * fade, weights, v_middle, kind)
-            if BITS == 4:
-                lower = half_codes(v, False, kind, WIDE)
-                acc = add_codes(acc * fade[:, None], weights, lower, v_scale, v_middle, kind, WIDE)
-                higher = half_codes(v, True, kind, WIDE)
-                acc_upper = add_codes(acc_upper * fade[:, None], weights, higher, v_scale, v_middle, kind, WIDE)
-            else:
-                acc = add_codes(acc * fade[:, None], weights, v.to(kind), v_scale, v_middle, kind, WIDE)
+            marks = key_scales + page_rows(numbers, position, PAGE, PAGE_STRIDE // 2, 1)
+            scores = score_codes(queries, q_sums, places, marks, valid, WIDTH, D, BITS, WIDE)
+            v = load_numbers(places + PAGE * WIDTH, marks + PAGE, valid, WIDTH, D, BITS, kind)
+        weights, fade, peak, total = weigh(scores, peak, total, scale)
+        acc = matmul(weights.to(v.dtype), v, acc * fade[:, None], WIDE)
     for start in tl.range(whole, tl.minimum(first + TOKENS, context), BLOCK_N, num_stages=STAGES):
         position = start + tl.arange(0, BLOCK_N)
         valid = position < context
@@ -116,30 +125,15 @@ def prefill_kernel(
         if BITS == 0:
             k = load_keys(places, valid, HEAD_DIM, D, q.dtype.element_ty)
             v = load_values(places + PAGE * HEAD_DIM, valid, HEAD_DIM, D, True, q.dtype.element_ty)
-            scores = tl.where(seen, matmul(queries, tl.trans(k), None, WIDE), float("-inf"))
-            weights, fade, peak, total = weigh(scores, peak, total, scale)
-            acc = matmul(weights.to(v.dtype), v, acc * fade[:, None], WIDE)
+            scores = matmul(queries, tl.trans(k), None, WIDE)
         else:
-            marks = key_scales + page_rows(numbers, position, PAGE, PAGE_STRIDE // 4, 1)
-            k = load_block(places, valid, WIDTH, D, False)
-            v = load_block(places + PAGE * WIDTH, valid, WIDTH, D, False)
-            k_scale, k_middle = load_scales(marks, valid, BITS)
-            v_scale, v_middle = load_scales(marks + PAGE, valid, BITS)
-            scores = code_scores(queries, upper, query_sums, k, k_scale, k_middle, BITS, WIDE)
-            weights, fade, peak, total = weigh(tl.where(seen, scores, float("-inf")), peak, total, scale)
-            shift = add_middles(shift * fade, weights, v_middle, kind)
-            if BITS == 4:
-                lower = half_codes(v, False, kind, WIDE)
-                acc = add_codes(acc * fade[:, None], weights, lower, v_scale, v_middle, kind, WIDE)
-                higher = half_codes(v, True, kind, WIDE)
-                acc_upper = add_codes(acc_upper * fade[:, None], weights, higher, v_scale, v_middle, kind, WIDE)
-            else:
-                acc = add_codes(acc * fade[:, None], weights, v.to(kind), v_scale, v_middle, kind, WIDE)
-    if BITS > 0:
-        acc += shift[:, None]
+            marks = key_scales + page_rows(numbers, position, PAGE, PAGE_STRIDE // 2, 1)
+            scores = score_codes(queries, q_sums, places, marks, valid, WIDTH, D, BITS, WIDE)
+            v = load_numbers(places + PAGE * WIDTH, marks + PAGE, valid, WIDTH, D, BITS, kind)
+        weights, fade, peak, total = weigh(tl.where(seen, scores, float("-inf")), peak, total, scale)
+        acc = matmul(weights.to(v.dtype), v, acc * fade[:, None], WIDE)
     acc = acc / total[:, None]
+    if BITS > 0:
+        acc *= 2.0
     target = out + line * (KV_HEADS * GROUP * HEAD_DIM) + place
     tl.store(target, acc.to(out.dtype.element_ty), mask=shown)
-    if BITS == 4:
-        acc_upper = (acc_upper + shift[:, None]) / total[:, None]
-        tl.store(target + WIDTH, acc_upper.to(out.dtype.element_ty), mask=shown)
