@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pymllm.interfaces import Linear, LinearSpec, QuantContext, QuantMethod, WeightMap
+from pymllm.layers import FullPrecision
 from pymllm_quant_w8a8_cutlass.layer import W8A8Linear
 from pymllm_quant_w8a8_cutlass.library import Library
 from pymllm_quant_w8a8_cutlass.plugin import Kernels, W8A8Options
@@ -24,7 +25,10 @@ class W8A8Method(QuantMethod):
         self._library = Library(Kernels(options.kernels), gpu, context.dtype)
 
     def linear(self, spec: LinearSpec, weights: WeightMap) -> Linear:
-        check(spec, self._schemes.scheme(spec.names))
+        scheme = self._schemes.scheme(spec.names)
+        if scheme is None:
+            return FullPrecision().linear(spec, weights)
+        check(spec, scheme)
         return W8A8Linear(spec, weights, library=self._library, online=self._options.online)
 
     def finalize(self) -> None:

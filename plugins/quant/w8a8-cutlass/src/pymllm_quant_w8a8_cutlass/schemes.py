@@ -42,10 +42,8 @@ def _parse(config: dict[str, object]) -> CompressedTensors:
         raise PluginError(str(error)) from error
 
 
-def check(spec: LinearSpec, scheme: Scheme | None) -> None:
+def check(spec: LinearSpec, scheme: Scheme) -> None:
     """Raises Unsupported, with a reason, if the method cannot serve the layer."""
-    if scheme is None:
-        raise Unsupported("the ignore list names it, or no group of the checkpoint does")
     reason = _of_scheme(scheme) or _of_shape(spec)
     if reason:
         raise Unsupported(reason)
