@@ -59,6 +59,7 @@ def attention(request: pytest.FixtureRequest) -> str:
 @pytest.mark.parametrize("kind", NEAR)
 def test_hits_chunks_and_preemption_change_no_answer(checkpoint, prompts, attention, weights: str, kind: str) -> None:
     options = {"engine.device": "cuda", "model.dtype": "bfloat16", **WEIGHTS[weights]}
+    options |= {"engine.max_running_requests": 8, "engine.max_batch_tokens": 128}  # few graphs to capture
     options |= {"attention.plugin": attention, "attention.kv_dtype": kind}
     [expected], _ = served(checkpoint, {**options, "cache.plugin": "chunk", "engine.cuda_graphs": False}, prompts, 1)
     for name, more in VARIANTS.items():
@@ -74,7 +75,7 @@ def served(checkpoint, options: dict[str, Any], prompts, rounds: int) -> tuple[l
     """Answers of an engine, so many times over, and its statistics."""
     client = start(checkpoint, options)
     try:
-        found = [run(client, prompts, greedy(COUNT, logprobs=5)) for _ in range(rounds)]
+        found = [run(client, prompts, greedy(COUNT, logprobs=20)) for _ in range(rounds)]
         return found, client.stats()
     finally:
         client.close()
