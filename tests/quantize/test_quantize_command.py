@@ -66,6 +66,7 @@ def test_a_folder_that_is_there_is_not_written_into(original: Path, tmp_path: Pa
         (("--scheme", "w4a16-rtn", "--calib", "x.jsonl"), "reads no calibration data"),
         (("--scheme", "w4a16", "--calib", "/none.jsonl"), "cannot be read"),
         (("--scheme", "w4a16", "--recipe", "/none.yaml"), "cannot be read"),
+        (("--scheme", "w4a16", "--seqlen", "999999999"), "--seqlen 999999999 is longer than what the model takes, "),
     ],
 )
 def test_what_has_no_effect_or_is_not_there(original: Path, tmp_path: Path, capsys, options, message: str) -> None:

@@ -126,8 +126,13 @@ def _calibration(
 
     if not scheme.calibrated:
         return None, "none", False
+    most = {**checkpoint.config, **(checkpoint.config.get("text_config") or {})}.get("max_position_embeddings")
+    if most is not None and args.seqlen > most:
+        raise ConfigError(f"--seqlen {args.seqlen} is longer than what the model takes, {most} tokens")
     samples = default_texts(held_out=False) if args.calib is None else read_samples(args.calib, args.samples)
     data = SampleSet(samples, checkpoint, tokenizer, compression, length=args.seqlen, count=args.samples)
+    if len(data) < args.samples:
+        say(f"--samples {args.samples}: the calibration data makes {len(data)}, all of them are taken")
     told = f"{len(data)} samples of {DEFAULT_TEXT if args.calib is None else args.calib.name}"
     return data, told, has_images(samples)
 

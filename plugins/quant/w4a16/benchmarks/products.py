@@ -277,6 +277,8 @@ def main() -> None:
     parser.add_argument("--write", nargs="?", type=Path, const=TABLE, help="put the best into a table, tilings.json")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes that compile")
     given = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("this needs an NVIDIA GPU")
 
     layers = [Layer(name, given.group, given.symmetric) for name in given.layers]
     benches = [Bench(layer, rows) for layer, rows in product(layers, given.rows)]

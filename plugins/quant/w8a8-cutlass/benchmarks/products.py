@@ -169,6 +169,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=14, help="processes that compile for --search")
     parser.add_argument("--triton", action="store_true", help="leave CUTLASS out")
     arguments = parser.parse_args()
+    if unknown := [name for name in arguments.layers.split(",") if name not in LAYERS]:
+        parser.error(f"--layers: there is no {', '.join(unknown)}, only {', '.join(LAYERS)}")
+    if not torch.cuda.is_available():
+        parser.error("this needs an NVIDIA GPU")
     dtype, gpu = getattr(torch, arguments.dtype), describe(DEVICE)
     library = Library(Kernels.triton if arguments.triton else Kernels.cutlass, gpu, dtype)
     tiles = 0 if arguments.triton else len(TILES[gpu.capability])
