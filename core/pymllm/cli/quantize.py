@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from pymllm.quantize.plan import Plan
     from pymllm.quantize.samples import SampleSet
 
+SEQLEN = 2048
+"""Tokens of a sample, where the model takes as many."""
+
 DEFAULT_TEXT = "chapters of the Python language's documentation"
 
 
@@ -40,7 +43,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--samples", type=positive, default=128, metavar="N", help="of calibration; default: 128")
     parser.add_argument(
-        "--seqlen", type=positive, default=2048, metavar="N", help="tokens of a text sample; default: 2048"
+        "--seqlen",
+        type=positive,
+        metavar="N",
+        help=f"tokens of a text sample; default: {SEQLEN}, or what the model takes",
     )
     parser.add_argument(
         "--group-size", type=int, choices=(*GROUP_SIZES, -1),
@@ -127,10 +133,11 @@ def _calibration(
     if not scheme.calibrated:
         return None, "none", False
     most = {**checkpoint.config, **(checkpoint.config.get("text_config") or {})}.get("max_position_embeddings")
-    if most is not None and args.seqlen > most:
-        raise ConfigError(f"--seqlen {args.seqlen} is longer than what the model takes, {most} tokens")
+    length = args.seqlen or min(SEQLEN, most or SEQLEN)
+    if most is not None and length > most:
+        raise ConfigError(f"--seqlen {length} is longer than what the model takes, {most} tokens")
     samples = default_texts(held_out=False) if args.calib is None else read_samples(args.calib, args.samples)
-    data = SampleSet(samples, checkpoint, tokenizer, compression, length=args.seqlen, count=args.samples)
+    data = SampleSet(samples, checkpoint, tokenizer, compression, length=length, count=args.samples)
     if len(data) < args.samples:
         say(f"--samples {args.samples}: the calibration data makes {len(data)}, all of them are taken")
     told = f"{len(data)} samples of {DEFAULT_TEXT if args.calib is None else args.calib.name}"
